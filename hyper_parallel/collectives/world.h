@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's place among all ranks, and the functions that make it. Passed down explicitly; N ranks may live as N threads of one process.
+//
+//   run_threads(4, [](World& world) { world.group().barrier(); });          // tests and small runs
+//   World world = World::from_environment({.backend = "gloo"});             // under torchrun, srun, mpirun or our own launcher
+#pragma once
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hyper_parallel/collectives/process_group.h"
+
+namespace hyper_parallel {
+
+struct WorldOptions {
+  std::string backend = "gloo";                   // for processes: "gloo"; ranks as threads always use "thread"
+  std::chrono::milliseconds timeout{600'000};     // of every collective
+};
+
+class World {
+ public:
+  // A world of one rank: no store, no sockets.
+  static World single();
+  // From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun), SLURM_* or OMPI_*; ConfigError names what is
+  // missing or contradictory. Without any of them: single().
+  static World from_environment(const WorldOptions& options = {});
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  c10::Device device() const { return device_; }
+  const ProcessGroup& group() const { return group_; }   // all ranks
+
+ private:
+  friend class WorldBuilder;  // detail/world_builder.h
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  c10::Device device_ = c10::kCPU;
+  ProcessGroup group_;
+};
+
+// Runs body(world) on num_ranks threads (each with one intra-op thread) joined by the thread backend, and returns when all have ended.
+// If a rank throws, the others' collectives throw too; the first cause is rethrown here with "rank N: " before its message.
+void run_threads(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options = {});
+
+}  // namespace hyper_parallel
