@@ -5,8 +5,9 @@
 //   mesh["fsdp"].group().all_reduce(x).wait();
 //   DeviceMesh all = mesh.flatten({"replicate", "fsdp"}, "dp");
 //
-// A value handle; equal meshes (same ranks, shape, names) compare equal. Sub-groups are made when the mesh is made, in axis order on every
-// rank, and cached in the root mesh. Construction and flatten are collective over the group. Errors: LayoutError.
+// A value handle; equal meshes (same group, ranks, shape, names) compare equal. Sub-groups are made when the mesh is made, in axis order on
+// every rank, and cached per rank: making an equal mesh again costs nothing. Construction, flatten, and the first group() of an n-d slice
+// are collective over the root's group. The groups live until the rank's thread ends. Errors: LayoutError.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -49,6 +50,7 @@ class DeviceMesh {
   const void* identity() const;                // equal meshes of one rank share it: the interned key used by Spec
 
  private:
+  friend class MeshRegistry;  // device_mesh.cpp: interns what a rank's thread makes
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyper_parallel/dtensor/box.h"
+
+#include <algorithm>
+
+#include "hyper_parallel/base/error.h"
+
+namespace hyper_parallel {
+namespace {
+
+int64_t product(std::span<const int64_t> sizes) {
+  int64_t result = 1;
+  for (int64_t size : sizes) result *= size;
+  return result;
+}
+
+struct RangeSplitter {
+  std::span<const int64_t> sizes;
+  std::vector<int64_t> prefix;  // fixed index of each outer dim
+  std::vector<Box> boxes;
+
+  void emit_rows(size_t dim, int64_t first, int64_t last) {
+    Box box{prefix, std::vector<int64_t>(prefix.size(), 1)};
+    box.offsets.push_back(first);
+    box.sizes.push_back(last - first);
+    for (size_t inner = dim + 1; inner < sizes.size(); ++inner) {
+      box.offsets.push_back(0);
+      box.sizes.push_back(sizes[inner]);
+    }
+    boxes.push_back(std::move(box));
+  }
+
+  void split_row(size_t dim, int64_t row, int64_t begin, int64_t end) {
+    prefix.push_back(row);
+    split(dim + 1, begin, end);
+    prefix.pop_back();
+  }
+
+  // Elements [begin, end) of the block of dims [dim, ...) under `prefix`.
+  void split(size_t dim, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    const int64_t inner = product(sizes.subspan(dim + 1));
+    int64_t first = begin / inner;
+    const int64_t last = end / inner, head = begin % inner, tail = end % inner;
+    if (head != 0) {
+      split_row(dim, first, head, std::min(end - first * inner, inner));
+      ++first;
+    }
+    if (last > first) emit_rows(dim, first, last);
+    if (tail != 0 && last >= first) split_row(dim, last, 0, tail);
+  }
+};
+
+}  // namespace
+
+int64_t Box::numel() const { return product(sizes); }
+
+std::optional<Box> intersect(const Box& a, const Box& b) {
+  HYPER_PARALLEL_CHECK(a.offsets.size() == b.offsets.size(), "boxes of ", a.offsets.size(), " and ", b.offsets.size(), " dims");
+  Box common;
+  for (size_t dim = 0; dim < a.offsets.size(); ++dim) {
+    const int64_t begin = std::max(a.offsets[dim], b.offsets[dim]);
+    const int64_t end = std::min(a.offsets[dim] + a.sizes[dim], b.offsets[dim] + b.sizes[dim]);
+    if (begin >= end) return std::nullopt;
+    common.offsets.push_back(begin);
+    common.sizes.push_back(end - begin);
+  }
+  return common;
+}
+
+std::vector<Box> boxes_of_range(std::span<const int64_t> sizes, int64_t begin, int64_t end) {
+  HYPER_PARALLEL_CHECK(begin >= 0 && end <= product(sizes), "range [", begin, ", ", end, ") of ", sizes);
+  if (begin >= end) return {};
+  if (sizes.empty()) return {Box{}};
+  RangeSplitter splitter{sizes, {}, {}};
+  splitter.split(0, begin, end);
+  return std::move(splitter.boxes);
+}
+
+}  // namespace hyper_parallel
