@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Durable files: every step checks its result, and names the path and the system's reason when it fails (RuntimeError).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace hyper_parallel::detail {
+
+[[noreturn]] void throw_io_error(const std::string& action, const std::filesystem::path& path, int error_number);
+
+// Written front to back. A file that is not closed when destroyed (an exception on the way) is removed.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);  // created or truncated
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  void write(const void* data, size_t num_bytes);
+  void sync_and_close();
+  int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t num_bytes_ = 0;
+};
+
+// Read-only: mapped, with the descriptor kept for large reads (which then need no page table entries).
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);  // CheckpointError if it cannot be opened
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  const std::byte* data() const { return data_; }
+  int64_t num_bytes() const { return num_bytes_; }
+  void read(int64_t offset, void* destination, int64_t num_bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t num_bytes_ = 0;
+  const std::byte* data_ = nullptr;
+};
+
+void sync_folder(const std::filesystem::path& folder);  // makes renames and new files inside it durable
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);  // temporary name, sync, rename
+std::string read_file(const std::filesystem::path& path);                              // CheckpointError if it cannot be read
+std::filesystem::path temporary_name(const std::filesystem::path& path);               // beside `path`, unique to this process and call
+
+}  // namespace hyper_parallel::detail
