@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hyper_parallel {
@@ -31,15 +32,15 @@ class PendingRequest;  // detail/backend.h
 class Work {
  public:
   Work() = default;
-  explicit Work(std::unique_ptr<PendingRequest> request);
-  Work(Work&&) noexcept;
-  Work& operator=(Work&&) noexcept;
+  explicit Work(PendingRequest* request) : request_(request) {}   // for backends; the request ends itself
+  Work(Work&& other) noexcept : request_(std::exchange(other.request_, nullptr)) {}
+  Work& operator=(Work&& other) noexcept;
   ~Work();
   void wait();
   bool done() const;
 
  private:
-  std::unique_ptr<PendingRequest> request_;
+  PendingRequest* request_ = nullptr;
 };
 
 class ProcessGroup {

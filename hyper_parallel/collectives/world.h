@@ -18,6 +18,9 @@ namespace hyper_parallel {
 struct WorldOptions {
   std::string backend = "gloo";                   // for processes: "gloo"; ranks as threads always use "thread"
   std::chrono::milliseconds timeout{600'000};     // of every collective
+  // Compare operation, shape, dtype, group and sequence number of all ranks before each collective. Also on with HYPER_PARALLEL_DEBUG=collectives
+  // (a list with commas). Threads always compare operation, dtype and sizes.
+  bool check_collectives = false;
 };
 
 class World {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "hyper_parallel/base/error.h"
+#include "hyper_parallel/base/log.h"
+#include "hyper_parallel/collectives/detail/thread_group.h"
+#include "hyper_parallel/collectives/detail/world_builder.h"
+
+namespace hyper_parallel {
+namespace {
+
+template <class E>
+bool rethrow_as(const std::exception& error, const std::string& message) {
+  if (dynamic_cast<const E*>(&error) != nullptr) throw E(message);
+  return false;
+}
+
+// Throws an error of the same type whose message starts with the rank. What can't be made anew becomes a RuntimeError of ours.
+[[noreturn]] void rethrow_with_rank(const std::exception_ptr& cause, int rank) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const c10::Error& error) {
+    throw c10::Error(str("rank ", rank, ": ", error.msg()), error.backtrace());
+  } catch (const std::exception& error) {
+    const std::string message = str("rank ", rank, ": ", error.what());
+    rethrow_as<ConfigError>(error, message) || rethrow_as<DataError>(error, message) || rethrow_as<CheckpointError>(error, message) ||
+        rethrow_as<LayoutError>(error, message) || rethrow_as<CollectiveError>(error, message) || rethrow_as<RuntimeError>(error, message) ||
+        rethrow_as<InternalError>(error, message);
+    if (const auto* ours = dynamic_cast<const Error*>(&error)) throw Error(ours->exit_code(), message);
+    rethrow_as<std::invalid_argument>(error, message) || rethrow_as<std::out_of_range>(error, message);
+    throw RuntimeError(message);
+  }
+}
+
+std::string what_of(const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+class ThreadRun {
+ public:
+  ThreadRun(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options)
+      : body_(body), causes_(num_ranks) {
+    if (num_ranks > 1) shared_ = std::make_shared<detail::ThreadWorld>(num_ranks, options.timeout, detail::wants_checks(options));
+  }
+
+  void run() {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([this, rank] { run_rank(rank); });
+    for (std::thread& thread : threads) thread.join();
+    int first = shared_ != nullptr ? shared_->failed_rank() : -1;
+    for (int rank = 0; rank < size() && (first < 0 || !causes_[first]); ++rank) first = rank;
+    if (causes_[first]) rethrow_with_rank(causes_[first], first);
+  }
+
+ private:
+  int size() const { return int(causes_.size()); }
+
+  void run_rank(int rank) {
+    at::set_num_threads(1);
+    set_log_rank(rank);
+    try {
+      World world = WorldBuilder::make(rank, size(), rank, size(), ProcessGroup(backend(rank)));
+      body_(world);
+      if (shared_ != nullptr) shared_->leave(rank);
+    } catch (...) {
+      causes_[rank] = std::current_exception();
+      if (shared_ != nullptr) shared_->fail(rank, what_of(causes_[rank]));
+    }
+  }
+
+  std::shared_ptr<Backend> backend(int rank) {
+    if (shared_ == nullptr) return std::make_shared<detail::SoloBackend>(0, "world", "thread");
+    return std::make_shared<detail::ThreadBackend>(shared_, shared_->root(), rank);
+  }
+
+  const std::function<void(World&)>& body_;
+  std::shared_ptr<detail::ThreadWorld> shared_;
+  std::vector<std::exception_ptr> causes_;
+};
+
+}  // namespace
+
+bool detail::wants_checks(const WorldOptions& options) {
+  const char* debug = std::getenv("HYPER_PARALLEL_DEBUG");
+  if (options.check_collectives || debug == nullptr) return options.check_collectives;
+  for (const std::string& item : hyper_parallel::split(debug, ','))
+    if (item == "collectives") return true;
+  return false;
+}
+
+void run_threads(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+  if (num_ranks < 1) throw ConfigError(str("number of ranks: ", num_ranks, " (allowed: 1 or more)"));
+  ThreadRun(num_ranks, body, options).run();
+}
+
+World World::single() { return WorldBuilder::make(0, 1, 0, 1, ProcessGroup(std::make_shared<detail::SoloBackend>(0, "world", "thread"))); }
+
+}  // namespace hyper_parallel
