@@ -28,26 +28,26 @@ class DeviceMesh {
   int num_axes() const;
   std::span<const int64_t> shape() const;
   std::span<const std::string> axis_names() const;
-  int64_t size() const;                        // product of shape
+  int64_t size() const;  // product of shape
   int64_t size(int axis) const;
-  int64_t coordinate(int axis) const;          // of this rank
-  int axis(const std::string& name) const;     // LayoutError lists the known names
+  int64_t coordinate(int axis) const;       // of this rank
+  int axis(const std::string& name) const;  // LayoutError lists the known names
   bool has_axis(const std::string& name) const;
-  std::span<const int> ranks() const;          // row-major, world ranks
+  std::span<const int> ranks() const;  // row-major, world ranks
 
-  DeviceMesh operator[](const std::string& axis_name) const;               // 1-d slice that holds this rank
-  DeviceMesh slice(std::span<const std::string> axis_names) const;         // n-d slice, in mesh order
+  DeviceMesh operator[](const std::string& axis_name) const;        // 1-d slice that holds this rank
+  DeviceMesh slice(std::span<const std::string> axis_names) const;  // n-d slice, in mesh order
   // One axis of the product of adjacent axes, row-major, made once and cached: later mesh[name] finds it.
   DeviceMesh flatten(std::span<const std::string> axis_names, const std::string& name) const;
 
   const ProcessGroup& group(int axis) const;
   const ProcessGroup& group(const std::string& axis_name) const;
-  const ProcessGroup& group() const;                                       // a 1-d mesh's only group, else that of all its ranks
+  const ProcessGroup& group() const;  // a 1-d mesh's only group, else that of all its ranks
   int local_rank(const std::string& axis_name) const;
 
   bool operator==(const DeviceMesh& other) const;
-  std::string to_string() const;               // "DeviceMesh(replicate=2, fsdp=4)"
-  const void* identity() const;                // equal meshes of one rank share it: the interned key used by Spec
+  std::string to_string() const;  // "DeviceMesh(replicate=2, fsdp=4)"
+  const void* identity() const;   // equal meshes of one rank share it: the interned key used by Spec
 
  private:
   friend class MeshRegistry;  // device_mesh.cpp: interns what a rank's thread makes

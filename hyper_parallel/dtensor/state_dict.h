@@ -15,8 +15,8 @@
 namespace hyper_parallel {
 
 struct StateEntry {
-  std::string name;             // full name; unique within a StateDict
-  std::vector<int64_t> sizes;   // of the global tensor
+  std::string name;            // full name; unique within a StateDict
+  std::vector<int64_t> sizes;  // of the global tensor
   // This rank's elements: contiguous, any shape, the boxes one after another, each row-major. numel() is the boxes' sum, 0 for none.
   at::Tensor local;
   std::vector<Box> boxes;
