@@ -39,8 +39,8 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return path_; }
   const std::map<std::string, SafetensorsInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const SafetensorsInfo& info(const std::string& name) const;  // CheckpointError lists near names
-  at::Tensor read(const std::string& name) const;              // a copy
+  const SafetensorsInfo& info(const std::string& name) const;       // CheckpointError lists near names
+  at::Tensor read(const std::string& name) const;                   // a copy
   std::span<const std::byte> bytes(const std::string& name) const;  // of the mapping, valid as long as the file object
   // Copies elements of `box` into `destination` (contiguous, box.numel() elements), converting the dtype if it differs.
   void read_box(const std::string& name, const Box& box, const at::Tensor& destination) const;
@@ -75,12 +75,13 @@ class SafetensorsFolder {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Writes to a temporary name, syncs, then renames. Data follows the order given, larger element sizes first so that all of it is aligned.
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {});
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
 // Splits over files of at most max_file_bytes ("model-00001-of-00003.safetensors") with an index when one file is not enough. Weight files
 // of an earlier export in that folder that the new one does not have are removed.
 void write_safetensors_folder(const std::filesystem::path& folder, const NamedTensors& tensors, int64_t max_file_bytes = 5'000'000'000);
 
-const char* safetensors_name(at::ScalarType dtype);        // "F32"; CheckpointError for a dtype the format lacks
+const char* safetensors_name(at::ScalarType dtype);  // "F32"; CheckpointError for a dtype the format lacks
 at::ScalarType safetensors_dtype(const std::string& name);
 
 }  // namespace hyper_parallel

@@ -20,11 +20,21 @@ struct DtypeName {
 };
 
 constexpr std::array kDtypes = {
-    DtypeName{at::kFloat, "F32"},      DtypeName{at::kBFloat16, "BF16"},          DtypeName{at::kHalf, "F16"},
-    DtypeName{at::kDouble, "F64"},     DtypeName{at::kLong, "I64"},               DtypeName{at::kInt, "I32"},
-    DtypeName{at::kShort, "I16"},      DtypeName{at::kChar, "I8"},                DtypeName{at::kByte, "U8"},
-    DtypeName{at::kUInt16, "U16"},     DtypeName{at::kUInt32, "U32"},             DtypeName{at::kUInt64, "U64"},
-    DtypeName{at::kBool, "BOOL"},      DtypeName{at::kFloat8_e4m3fn, "F8_E4M3"},  DtypeName{at::kFloat8_e5m2, "F8_E5M2"},
+    DtypeName{at::kFloat, "F32"},
+    DtypeName{at::kBFloat16, "BF16"},
+    DtypeName{at::kHalf, "F16"},
+    DtypeName{at::kDouble, "F64"},
+    DtypeName{at::kLong, "I64"},
+    DtypeName{at::kInt, "I32"},
+    DtypeName{at::kShort, "I16"},
+    DtypeName{at::kChar, "I8"},
+    DtypeName{at::kByte, "U8"},
+    DtypeName{at::kUInt16, "U16"},
+    DtypeName{at::kUInt32, "U32"},
+    DtypeName{at::kUInt64, "U64"},
+    DtypeName{at::kBool, "BOOL"},
+    DtypeName{at::kFloat8_e4m3fn, "F8_E4M3"},
+    DtypeName{at::kFloat8_e5m2, "F8_E5M2"},
     DtypeName{at::kComplexFloat, "C64"},
 };
 
@@ -39,7 +49,8 @@ json parse_header(std::string_view text, const std::string& file) {
   std::set<std::string> seen;
   std::string repeated;
   const auto on_event = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::key && depth == 1 && !seen.insert(parsed.get<std::string>()).second) repeated = parsed.get<std::string>();
+    if (event == json::parse_event_t::key && depth == 1 && !seen.insert(parsed.get<std::string>()).second)
+      repeated = parsed.get<std::string>();
     return true;
   };
   json header;
@@ -56,8 +67,8 @@ json parse_header(std::string_view text, const std::string& file) {
 std::vector<int64_t> integer_list(const json& entry, const char* key, const std::string& where) {
   const auto found = entry.is_object() ? entry.find(key) : entry.end();
   const bool valid = found != entry.end() && found->is_array() && std::all_of(found->begin(), found->end(), [](const json& value) {
-    return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{INT64_MAX};
-  });
+                       return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{INT64_MAX};
+                     });
   if (!valid) throw CheckpointError(str(where, ": damaged header: ", key, " must be a list of integers >= 0"));
   return found->get<std::vector<int64_t>>();
 }
@@ -93,13 +104,15 @@ SafetensorsInfo parse_entry(const json& entry, int64_t data_begin, const std::st
 }
 
 std::map<std::string, std::string> parse_metadata(const json& metadata, const std::string& file) {
-  const bool valid = metadata.is_object() && std::all_of(metadata.begin(), metadata.end(), [](const json& value) { return value.is_string(); });
+  const bool valid =
+      metadata.is_object() && std::all_of(metadata.begin(), metadata.end(), [](const json& value) { return value.is_string(); });
   if (!valid) throw CheckpointError(str(file, ": damaged header: __metadata__ must map strings to strings"));
   return metadata.get<std::map<std::string, std::string>>();
 }
 
 // Data must be exactly the tensors, one after another.
-void check_coverage(const std::map<std::string, SafetensorsInfo>& tensors, int64_t data_begin, int64_t file_bytes, const std::string& file) {
+void check_coverage(const std::map<std::string, SafetensorsInfo>& tensors, int64_t data_begin, int64_t file_bytes,
+                    const std::string& file) {
   std::vector<std::pair<const std::string, SafetensorsInfo> const*> order;
   for (const auto& entry : tensors) order.push_back(&entry);
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
@@ -108,12 +121,14 @@ void check_coverage(const std::map<std::string, SafetensorsInfo>& tensors, int64
   int64_t end = data_begin;
   for (const auto* entry : order) {
     if (entry->second.begin_bytes != end) {
-      throw CheckpointError(str(file, ": damaged header: tensor \"", entry->first, "\" begins at byte ", entry->second.begin_bytes, ", expected ", end));
+      throw CheckpointError(
+          str(file, ": damaged header: tensor \"", entry->first, "\" begins at byte ", entry->second.begin_bytes, ", expected ", end));
     }
     end = entry->second.end_bytes;
   }
   if (end > file_bytes) throw CheckpointError(str(file, ": truncated: expected ", end, " bytes, found ", file_bytes));
-  if (end < file_bytes) throw CheckpointError(str(file, ": ", file_bytes - end, " bytes too long: expected ", end, " bytes, found ", file_bytes));
+  if (end < file_bytes)
+    throw CheckpointError(str(file, ": ", file_bytes - end, " bytes too long: expected ", end, " bytes, found ", file_bytes));
 }
 
 }  // namespace
@@ -141,15 +156,19 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> content, c
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, content.data(), 8);
   if (header_bytes > kMaxHeaderBytes) {
-    throw CheckpointError(str(file, ": damaged header, or not a safetensors file: header length ", header_bytes, " (at most ", kMaxHeaderBytes, ")"));
+    throw CheckpointError(
+        str(file, ": damaged header, or not a safetensors file: header length ", header_bytes, " (at most ", kMaxHeaderBytes, ")"));
   }
   const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
-  if (data_begin > file_bytes) throw CheckpointError(str(file, ": truncated: header ends at byte ", data_begin, ", found ", file_bytes, " bytes"));
+  if (data_begin > file_bytes)
+    throw CheckpointError(str(file, ": truncated: header ends at byte ", data_begin, ", found ", file_bytes, " bytes"));
   const json parsed = parse_header({reinterpret_cast<const char*>(content.data()) + 8, header_bytes}, file);
   SafetensorsHeader header;
   for (const auto& [name, entry] : parsed.items()) {
-    if (name == "__metadata__") header.metadata = parse_metadata(entry, file);
-    else header.tensors.emplace(name, parse_entry(entry, data_begin, str(file, ": tensor \"", name, "\"")));
+    if (name == "__metadata__")
+      header.metadata = parse_metadata(entry, file);
+    else
+      header.tensors.emplace(name, parse_entry(entry, data_begin, str(file, ": tensor \"", name, "\"")));
   }
   check_coverage(header.tensors, data_begin, file_bytes, file);
   return header;
