@@ -25,10 +25,11 @@ function(hyper_parallel_library folder)
   endforeach()
   target_link_libraries(${target} PUBLIC ${ARG_LINK})
   if(NOT ARG_NO_TORCH)
-    target_link_libraries(${target} PUBLIC $<BUILD_INTERFACE:hyper_parallel::torch>)
+    target_link_libraries(${target} PUBLIC hyper_parallel::torch)
     target_precompile_headers(${target} REUSE_FROM hyper_parallel_pch)
   endif()
   set_property(GLOBAL APPEND PROPERTY HYPER_PARALLEL_LIBRARIES ${target})
+  install(TARGETS ${target} EXPORT hyper_parallelTargets ARCHIVE DESTINATION lib)
 endfunction()
 
 # All libraries with every object kept, so that self-registering ops, models and schedules survive static linking.

@@ -45,7 +45,7 @@ if [ ! -x .venv/bin/python ]; then
   say "creating .venv"
   /usr/bin/python3 -m venv .venv
 fi
-oracles=(numpy==2.4.6 transformers==5.24.0 safetensors==0.8.0 pyyaml==6.0.4 psutil==7.1.3)
+oracles=(numpy==2.4.6 transformers==5.24.0 safetensors==0.8.0 pyyaml==6.0.4 psutil==7.2.2)
 want="$torch_spec ${oracles[*]}"
 if [ "$(cat .venv/.hyper_parallel_packages 2>/dev/null || true)" = "$want" ]; then
   say "Python packages: up to date ($torch_spec and ${#oracles[@]} test oracles)"

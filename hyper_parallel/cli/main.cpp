@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <malloc.h>
+
+#include <cstdio>
+
+#include "hyper_parallel/base/error.h"
+#include "hyper_parallel/cli/commands.h"
+#include "hyper_parallel/train/version.h"
+
+namespace {
+
+// Large tensors come from the heap and go back to it: without this every one of them costs page faults anew.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+}
+
+int parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return -1;
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  keep_freed_memory();
+  CLI::App app{"HyperParallel: distributed training and inference of language models"};
+  app.name("hyper-parallel");
+  app.set_version_flag("--version", hp::version_text());
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  hp::cli::Action action;
+  hp::cli::add_train_command(app, action);
+  hp::cli::add_generate_command(app, action);
+  hp::cli::add_checkpoint_command(app, action);
+  hp::cli::add_config_command(app, action);
+  hp::cli::add_info_command(app, action);
+  try {
+    if (const int code = parse(app, argc, argv); code >= 0) return code;
+    hp::check_torch_version();
+    return action();
+  } catch (const hp::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyper_parallel/train/model_folder.h"
+
+#include "hyper_parallel/base/error.h"
+#include "hyper_parallel/distributed_checkpoint/checkpoint.h"
+#include "hyper_parallel/models/weights.h"
+
+namespace hyper_parallel {
+namespace {
+
+const nlohmann::json& model_of(const CheckpointReader& reader) {
+  if (!reader.extra().contains("model")) throw CheckpointError(str(reader.folder().string(), " holds no model configuration: not saved by training"));
+  return reader.extra().at("model");
+}
+
+InferenceModel from_checkpoint(const std::filesystem::path& folder, at::ScalarType dtype) {
+  CheckpointReader reader(folder);
+  InferenceModel loaded{make_model("", model_of(reader), folder.string()), make_tokenizer(reader.extra().value("tokenizer", "byte"))};
+  materialize(loaded.model->module(), {.dtype = dtype});
+  for (const StateEntry& entry : whole_state(loaded.model->module())) reader.read_box(entry.name, entry.boxes.at(0), entry.local);
+  return loaded;
+}
+
+}  // namespace
+
+std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / kCheckpointMetadataFile)) return path;
+  for (const std::filesystem::path& parent : {path / "checkpoints", path})
+    if (std::filesystem::exists(parent / "LATEST")) return latest_checkpoint(parent);
+  return {};
+}
+
+InferenceModel load_for_inference(const std::filesystem::path& path, at::ScalarType dtype) {
+  if (!std::filesystem::exists(path)) throw CheckpointError(str(path.string(), ": no such file or folder"));
+  if (const std::filesystem::path checkpoint = find_checkpoint(path); !checkpoint.empty()) return from_checkpoint(checkpoint, dtype);
+  if (!std::filesystem::exists(path / "config.json"))
+    throw CheckpointError(str(path.string(), " is neither a checkpoint (", kCheckpointMetadataFile, "), a run's folder (checkpoints/LATEST) nor a model folder (config.json)"));
+  return {load_model(path, dtype), make_tokenizer("byte")};
+}
+
+void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& folder, at::ScalarType dtype) {
+  CheckpointReader reader(checkpoint);
+  const auto model = make_model("", model_of(reader), checkpoint.string());
+  NamedTensors tensors;
+  for (const auto& [name, slot] : model->module().named_parameters()) tensors.emplace_back(name, reader.read(name));
+  export_model(folder, model->config(), tensors, dtype);
+}
+
+std::string generate_text(CausalLm& model, const Tokenizer& tokenizer, const std::string& prompt, GenerateOptions options,
+                          const std::function<void(const std::string&)>& on_text) {
+  std::string text;
+  options.on_token = [&](size_t, int64_t token) {
+    const std::string piece = tokenizer.decode(std::vector<int64_t>{token});
+    text += piece;
+    if (on_text) on_text(piece);
+    return true;
+  };
+  generate(model, {tokenizer.encode(prompt)}, options);
+  return text;
+}
+
+}  // namespace hyper_parallel

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyper_parallel/train/trainer.h"
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+#include "hyper_parallel/base/config_writer.h"
+#include "hyper_parallel/base/log.h"
+#include "hyper_parallel/collectives/launcher.h"
+#include "hyper_parallel/distributed_checkpoint/checkpoint.h"
+#include "hyper_parallel/models/weights.h"
+#include "hyper_parallel/optim/schedule.h"
+#include "hyper_parallel/train/metrics.h"
+#include "hyper_parallel/train/model_folder.h"
+#include "hyper_parallel/train/parallelize.h"
+#include "hyper_parallel/train/train_data.h"
+#include "hyper_parallel/train/train_step.h"
+
+namespace hyper_parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+at::ScalarType dtype_of(const ModelConfig& config) { return config.dtype == "float64" ? at::kDouble : at::kFloat; }
+
+std::unique_ptr<CausalLm> build_model(const ModelConfig& config) {
+  nlohmann::json json = nlohmann::json::object();
+  if (config.pretrained_path) json = read_model_config(*config.pretrained_path);
+  json.update(nlohmann::json(config.config));
+  if (config.pretrained_path) return make_model("", json, str(*config.pretrained_path, "/config.json and model.config"));
+  return make_model(config.type, json, "model.config");
+}
+
+ParallelizeOptions parallelize_options(const LoadedConfig& loaded, int64_t world_size) {
+  const DataParallelSizes sizes = data_parallel_sizes(loaded, world_size);
+  const FsdpConfig& fsdp = loaded.config.fsdp_config;
+  return {.replicate_size = sizes.replicate,
+          .shard_size = sizes.shard,
+          .fsdp = {.reshard_after_forward = fsdp.reshard_after_forward,
+                   .forward_prefetch_depth = static_cast<int>(fsdp.forward_prefetch_depth),
+                   .backward_prefetch_depth = static_cast<int>(fsdp.backward_prefetch_depth)}};
+}
+
+ScheduleOptions schedule_options(const TrainConfig& config) {
+  const LrSchedulerConfig& scheduler = config.lr_scheduler;
+  const int64_t steps = config.training.train_iters;
+  const int64_t most_decay = std::max<int64_t>(1, steps - scheduler.warmup_iters);
+  return {.name = scheduler.type,
+          .learning_rate = config.optimizer.lr,
+          .min_learning_rate = config.optimizer.lr * scheduler.min_lr_ratio,
+          .num_warmup_steps = scheduler.warmup_iters,
+          .num_steps = steps,
+          .num_decay_steps = scheduler.decay_iters > 0 ? scheduler.decay_iters : std::clamp<int64_t>(steps / 10, 1, most_decay)};
+}
+
+void append(StateDict& into, StateDict from) {
+  for (StateEntry& entry : from) into.push_back(std::move(entry));
+}
+
+}  // namespace
+
+class Trainer::Impl {
+ public:
+  Impl(const World& world, const LoadedConfig& loaded)
+      : world_(world),
+        config_(loaded.config),
+        group_(world.group()),
+        data_(loaded, group_),
+        model_(build_model(config_.model)),
+        parallel_(parallelize(*model_, group_, parallelize_options(loaded, world.size()))),
+        schedule_(schedule_options(config_)) {
+    if (model_->vocab_size() < data_.vocab_size())
+      throw loaded.document.error("model.config.vocab_size", str(model_->vocab_size(), " is less than the ", data_.vocab_size(), " tokens of the ",
+                                                                 config_.dataset.tokenizer, " tokenizer"));
+    if (model_->max_positions() < config_.dataset.sequence_length)
+      throw loaded.document.error("dataset.sequence_length", str(config_.dataset.sequence_length, " is beyond the model's max_position_embeddings=",
+                                                                 model_->max_positions()));
+    set_threads();
+    FullyShard& engine = *parallel_.engine;
+    engine.materialize({.dtype = dtype_of(config_.model), .seed = static_cast<uint64_t>(config_.training.seed)});
+    if (config_.model.pretrained_path) load_weights(engine.state_dict(), *config_.model.pretrained_path, model_->module().tied_names());
+    optimizer_ = make_optimizer(config_.optimizer.type, optimizer_parameters(engine),
+                                {.betas = {config_.optimizer.betas[0], config_.optimizer.betas[1]},
+                                 .epsilon = config_.optimizer.eps,
+                                 .weight_decay = config_.optimizer.weight_decay});
+    step_ = std::make_unique<TrainStep>(*model_, engine, *optimizer_, group_, config_.training.max_grad_norm);
+    restore();
+    if (is_first()) open_output();
+  }
+
+  RunEnd run() {
+    const int64_t last = std::min(config_.training.train_iters, config_.training.stop_at_step.value_or(config_.training.train_iters));
+    while (steps_done_ < last) {
+      one_step();
+      const bool stop = agree_to_stop();
+      const bool due = config_.checkpoint.save_steps > 0 && steps_done_ % config_.checkpoint.save_steps == 0;
+      if (due || ((stop || steps_done_ == last) && config_.checkpoint.save_final)) save();
+      if (!stop) continue;
+      finish_output();
+      log_warning("interrupted after step ", steps_done_, config_.checkpoint.save_final ? "; resume with --checkpoint.restore_from=LATEST" : "");
+      return RunEnd::kInterrupted;
+    }
+    finish_output();
+    if (config_.sample.prompt) sample();
+    return RunEnd::kFinished;
+  }
+
+ private:
+  bool is_first() const { return world_.rank() == 0; }
+  std::filesystem::path checkpoints() const { return std::filesystem::path(config_.output_dir) / "checkpoints"; }
+
+  void set_threads() const {
+    if (config_.launcher.threads_per_rank > 0) at::set_num_threads(static_cast<int>(config_.launcher.threads_per_rank));
+  }
+
+  void open_output() {
+    metrics_ = std::make_unique<MetricsLog>(config_.output_dir, MetricsOptions{.num_steps = config_.training.train_iters,
+                                                                              .logging_steps = config_.training.logging_steps,
+                                                                              .resume_step = steps_done_});
+    std::ofstream(std::filesystem::path(config_.output_dir) / "config.yaml") << config_yaml(config_);
+    int64_t num_parameters = 0;
+    for (const auto& [name, slot] : model_->module().named_parameters()) num_parameters += slot->numel();
+    log_info(num_parameters, " parameters on ", world_.size(), " ranks ", parallel_.mesh.to_string(), ", backend ", group_.backend_name(), ", ",
+             data_.describe());
+  }
+
+  void finish_output() {
+    if (metrics_) metrics_->finish();
+  }
+
+  void one_step() {
+    const auto start = Clock::now();
+    const int64_t step = steps_done_ + 1;
+    const StepBatch batch = data_.next();
+    const double lr = schedule_(step);
+    const StepResult result = step_->accumulate(batch.micro_batches);
+    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_not_finite(step, result, batch);
+    step_->update(result, lr);
+    steps_done_ = step;
+    StepMetrics metrics{.step = step, .loss = result.loss, .grad_norm = result.grad_norm, .lr = lr, .tokens = result.tokens};
+    metrics.step_seconds = seconds_since(start);
+    if (config_.training.eval_steps > 0 && step % config_.training.eval_steps == 0) metrics.val_loss = evaluate();
+    if (metrics_) metrics_->step(metrics);
+  }
+
+  double evaluate() {
+    const std::vector<MicroBatch> batches = data_.held_out(config_.training.eval_iters);
+    return step_->evaluate(batches).loss;
+  }
+
+  // Every rank learns every rank's samples and whether its own loss was finite, so all throw the same error.
+  [[noreturn]] void fail_not_finite(int64_t step, const StepResult& result, const StepBatch& batch) {
+    finish_output();
+    std::vector<int64_t> mine = batch.samples;
+    mine.push_back(std::isfinite(result.local_loss_sum) ? 0 : 1);
+    const at::Tensor input = at::tensor(mine, at::kLong);
+    const at::Tensor all = at::empty({world_.size(), input.numel()}, at::kLong);
+    group_.all_gather(all, input).wait();
+    std::string culprits;
+    for (int64_t rank = 0; rank < world_.size(); ++rank) {
+      const int64_t* row = all.data_ptr<int64_t>() + rank * input.numel();
+      if (row[input.numel() - 1] == 0 && std::isfinite(result.loss)) {
+        culprits += str("\n  rank ", rank, ": loss finite, samples ", std::span(row, batch.samples.size()));
+      } else if (row[input.numel() - 1] != 0) {
+        culprits += str("\n  rank ", rank, ": loss not finite, samples ", std::span(row, batch.samples.size()));
+      }
+    }
+    throw RuntimeError(str("step ", step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, "; weights are as after step ", step - 1, culprits));
+  }
+
+  bool agree_to_stop() const {
+    const at::Tensor stop = at::scalar_tensor(interrupted() ? 1 : 0, at::kInt);
+    group_.all_reduce(stop, ReduceOp::kMax).wait();
+    return stop.item<int>() != 0;
+  }
+
+  CheckpointState state() {
+    CheckpointState all{parallel_.engine->state_dict(), {}};
+    append(all.tensors, optimizer_->state_dict());
+    all.extra = {{"step", steps_done_}, {"cursor", data_.cursor()}, {"seed", config_.training.seed},
+                 {"model", model_->config()}, {"tokenizer", config_.dataset.tokenizer}};
+    return all;
+  }
+
+  void save() { save_checkpoint(group_, checkpoints() / checkpoint_name(steps_done_), state(), {.keep_last = static_cast<int>(config_.checkpoint.keep_last)}); }
+
+  void restore() {
+    if (!config_.checkpoint.restore_from) return;
+    const bool latest = *config_.checkpoint.restore_from == "LATEST";
+    if (latest && !std::filesystem::exists(checkpoints() / "LATEST")) {
+      log_info("no checkpoint in ", checkpoints().string(), ": starting from step 1");
+      return;
+    }
+    const std::filesystem::path folder = latest ? latest_checkpoint(checkpoints()) : std::filesystem::path(*config_.checkpoint.restore_from);
+    const nlohmann::json extra = load_checkpoint(group_, folder, state().tensors);
+    steps_done_ = extra.at("step");
+    data_.seek(extra.at("cursor"));
+    log_info("resumed from ", folder.string(), " after step ", steps_done_);
+  }
+
+  void sample() {
+    const UnshardScope whole(*parallel_.engine);
+    if (is_first()) {
+      const std::string text = generate_text(*model_, data_.tokenizer(), *config_.sample.prompt,
+                                             {.max_new_tokens = config_.sample.max_new_tokens,
+                                              .sampling = {.temperature = config_.sample.temperature,
+                                                           .top_k = config_.sample.top_k,
+                                                           .top_p = config_.sample.top_p,
+                                                           .seed = static_cast<uint64_t>(config_.training.seed)}});
+      std::printf("%s%s\n", config_.sample.prompt->c_str(), text.c_str());
+      std::fflush(stdout);
+    }
+    group_.barrier();
+  }
+
+  const World& world_;
+  const TrainConfig config_;
+  const ProcessGroup group_;
+  TrainData data_;
+  std::unique_ptr<CausalLm> model_;
+  ParallelModel parallel_;
+  const Schedule schedule_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<MetricsLog> metrics_;
+  int64_t steps_done_ = 0;
+};
+
+Trainer::Trainer(const World& world, const LoadedConfig& loaded) : impl_(std::make_unique<Impl>(world, loaded)) {}
+Trainer::~Trainer() = default;
+RunEnd Trainer::run() { return impl_->run(); }
+
+}  // namespace hyper_parallel
