@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "hyper_parallel/base/error.h"
@@ -51,6 +52,12 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   at::Tensor tensor = at::empty(found.sizes, found.dtype);
   mapping_->read(found.begin_bytes, tensor.mutable_data_ptr(), found.end_bytes - found.begin_bytes);
   return tensor;
+}
+
+std::span<const std::byte> SafetensorsFile::header_bytes() const {
+  uint64_t length = 0;
+  std::memcpy(&length, mapping_->data(), 8);
+  return {mapping_->data(), 8 + length};
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {

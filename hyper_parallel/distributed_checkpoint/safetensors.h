@@ -41,6 +41,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const SafetensorsInfo& info(const std::string& name) const;       // CheckpointError lists near names
   at::Tensor read(const std::string& name) const;                   // a copy
+  std::span<const std::byte> header_bytes() const;                  // all before the data
   std::span<const std::byte> bytes(const std::string& name) const;  // of the mapping, valid as long as the file object
   // Copies elements of `box` into `destination` (contiguous, box.numel() elements), converting the dtype if it differs.
   void read_box(const std::string& name, const Box& box, const at::Tensor& destination) const;
