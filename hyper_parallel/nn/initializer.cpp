@@ -22,8 +22,10 @@ float round_to_odd(double value) {
 
 template <class T>
 T rounded(double value) {
-  if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>) return static_cast<T>(value);
-  else return static_cast<T>(round_to_odd(value));
+  if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>)
+    return static_cast<T>(value);
+  else
+    return static_cast<T>(round_to_odd(value));
 }
 
 template <class T>
@@ -48,11 +50,16 @@ void fill_initial(const at::Tensor& piece, const Initializer& initializer, uint6
   const Philox stream(seed, full_name);
   const int64_t count = piece.numel();
   switch (piece.scalar_type()) {
-    case at::kDouble: return fill(piece.data_ptr<double>(), count, initializer, stream, begin);
-    case at::kFloat: return fill(piece.data_ptr<float>(), count, initializer, stream, begin);
-    case at::kBFloat16: return fill(piece.data_ptr<c10::BFloat16>(), count, initializer, stream, begin);
-    case at::kHalf: return fill(piece.data_ptr<c10::Half>(), count, initializer, stream, begin);
-    default: HYPER_PARALLEL_CHECK(false, full_name, ": no initial values for dtype ", c10::toString(piece.scalar_type()));
+    case at::kDouble:
+      return fill(piece.data_ptr<double>(), count, initializer, stream, begin);
+    case at::kFloat:
+      return fill(piece.data_ptr<float>(), count, initializer, stream, begin);
+    case at::kBFloat16:
+      return fill(piece.data_ptr<c10::BFloat16>(), count, initializer, stream, begin);
+    case at::kHalf:
+      return fill(piece.data_ptr<c10::Half>(), count, initializer, stream, begin);
+    default:
+      HYPER_PARALLEL_CHECK(false, full_name, ": no initial values for dtype ", c10::toString(piece.scalar_type()));
   }
 }
 

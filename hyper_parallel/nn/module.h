@@ -51,12 +51,12 @@ class Parameter {
   Parameter& operator=(const Parameter&) = delete;
   operator const at::Tensor&() const { return tensor; }
 
-  const std::string name;             // within its module; the full name is found by walking
-  const std::vector<int64_t> sizes;   // of the whole parameter
+  const std::string name;            // within its module; the full name is found by walking
+  const std::vector<int64_t> sizes;  // of the whole parameter
   const Initializer initializer;
-  const bool decays;                  // takes weight decay: false for norms and biases
-  bool trainable = true;              // read when an engine attaches or materialize() runs
-  at::Tensor tensor;                  // meta until materialize() or an engine fills it
+  const bool decays;      // takes weight decay: false for norms and biases
+  bool trainable = true;  // read when an engine attaches or materialize() runs
+  at::Tensor tensor;      // meta until materialize() or an engine fills it
   int64_t numel() const;
 };
 
@@ -119,7 +119,8 @@ class ModuleOf : public Module {
     using Result = decltype(std::declval<Derived&>().forward(std::forward<Args>(args)...));
     static_assert(TensorTree<Result> || std::is_arithmetic_v<Result>, "hooks must find the result's tensors: add visit_tensors to it");
     auto& self = static_cast<Derived&>(*this);
-    if (!has_hooks()) [[likely]] return self.forward(std::forward<Args>(args)...);
+    if (!has_hooks()) [[likely]]
+      return self.forward(std::forward<Args>(args)...);
     return hooked(self, std::tuple<Held<Args>...>(std::forward<Args>(args)...));
   }
 

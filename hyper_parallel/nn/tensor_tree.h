@@ -13,16 +13,22 @@
 
 namespace hyper_parallel {
 namespace internal {
-template <class T> struct IsTuple : std::false_type {};
-template <class... T> struct IsTuple<std::tuple<T...>> : std::true_type {};
-template <class A, class B> struct IsTuple<std::pair<A, B>> : std::true_type {};
-template <class T> concept ListOfTensors = std::same_as<T, std::vector<at::Tensor>> || std::same_as<T, std::optional<at::Tensor>>;
-template <class T> concept VisitsTensors = requires(T& value) { value.visit_tensors([](at::Tensor&) {}); };
+template <class T>
+struct IsTuple : std::false_type {};
+template <class... T>
+struct IsTuple<std::tuple<T...>> : std::true_type {};
+template <class A, class B>
+struct IsTuple<std::pair<A, B>> : std::true_type {};
+template <class T>
+concept ListOfTensors = std::same_as<T, std::vector<at::Tensor>> || std::same_as<T, std::optional<at::Tensor>>;
+template <class T>
+concept VisitsTensors = requires(T& value) {
+  value.visit_tensors([](at::Tensor&) {});
+};
 }  // namespace internal
 
 template <class T>
-concept TensorTree =
-    std::same_as<T, at::Tensor> || internal::ListOfTensors<T> || internal::IsTuple<T>::value || internal::VisitsTensors<T>;
+concept TensorTree = std::same_as<T, at::Tensor> || internal::ListOfTensors<T> || internal::IsTuple<T>::value || internal::VisitsTensors<T>;
 
 template <class T, class F>
 void visit_tensors(T& value, F&& f) {
