@@ -63,13 +63,15 @@ void check_count(size_t count, int size, Op op, const char* role) {
 }
 
 void check_peer(const Backend& backend, int peer, Op op, const char* role) {
-  if (peer < 0 || peer >= backend.size()) fail(op, str(role, " ", peer, " is not a rank of the group (allowed: 0 to ", backend.size() - 1, ")"));
+  if (peer < 0 || peer >= backend.size())
+    fail(op, str(role, " ", peer, " is not a rank of the group (allowed: 0 to ", backend.size() - 1, ")"));
 }
 
 // Output holds `size` blocks as large as the input, or the other way around.
 void check_blocks(const at::Tensor& whole, const at::Tensor& part, int size, Op op) {
   if (whole.numel() != part.numel() * size) {
-    fail(op, str("the larger tensor has ", whole.numel(), " elements, expected ", size, " x ", part.numel(), " (ranks x the smaller one's)"));
+    fail(op,
+         str("the larger tensor has ", whole.numel(), " elements, expected ", size, " x ", part.numel(), " (ranks x the smaller one's)"));
   }
 }
 
@@ -122,10 +124,12 @@ at::ScalarType first_dtype(Tensors tensors, Op op, const char* role) {
 }
 
 // Offsets of each rank's rows of dim 0.
-void add_splits(c10::SmallVector<detail::Block, 8>& blocks, const at::Tensor& tensor, std::span<const int64_t> splits, int size, const char* role) {
+void add_splits(c10::SmallVector<detail::Block, 8>& blocks, const at::Tensor& tensor, std::span<const int64_t> splits, int size,
+                const char* role) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   const int64_t row_numel = rows == 0 ? 0 : tensor.numel() / rows;
-  if (splits.empty() && rows % size != 0) fail(Op::kAllToAll, str(role, ": ", rows, " rows don't divide into ", size, " ranks (pass splits)"));
+  if (splits.empty() && rows % size != 0)
+    fail(Op::kAllToAll, str(role, ": ", rows, " rows don't divide into ", size, " ranks (pass splits)"));
   if (!splits.empty()) check_count(splits.size(), size, Op::kAllToAll, "splits");
   char* data = static_cast<char*>(const_cast<void*>(tensor.const_data_ptr()));
   int64_t sum = 0;
@@ -160,7 +164,9 @@ Work ProcessGroup::all_reduce(Tensors tensors, ReduceOp op) const {
   return post_reduction(*backend_, call, op);
 }
 
-Work ProcessGroup::all_gather(const at::Tensor& output, const at::Tensor& input) const { return all_gather_coalesced(one(output), one(input)); }
+Work ProcessGroup::all_gather(const at::Tensor& output, const at::Tensor& input) const {
+  return all_gather_coalesced(one(output), one(input));
+}
 
 Work ProcessGroup::all_gather_coalesced(Tensors outputs, Tensors inputs) const {
   check_count(outputs.size(), int(inputs.size()), Op::kAllGather, "outputs");
@@ -173,7 +179,9 @@ Work ProcessGroup::all_gather_coalesced(Tensors outputs, Tensors inputs) const {
     for (size_t t = 0; t < inputs.size(); ++t) copy(outputs[t], inputs[t], Op::kAllGather);
     return {};
   }
-  return backend_->post(begin_with(*backend_, Op::kAllGather, {.inputs = inputs, .outputs = outputs, .output_blocks = size()}));
+  Call& call = begin_with(*backend_, Op::kAllGather, {.inputs = inputs, .outputs = outputs, .output_blocks = size()});
+  call.same_shape = true;
+  return backend_->post(call);
 }
 
 Work ProcessGroup::all_gather(Tensors outputs, const at::Tensor& input) const {
@@ -204,6 +212,7 @@ Work ProcessGroup::reduce_scatter_coalesced(Tensors outputs, Tensors inputs, Red
     return {};
   }
   Call& call = begin_with(*backend_, Op::kReduceScatter, {.inputs = inputs, .outputs = outputs, .input_blocks = size()});
+  call.same_shape = true;
   return post_reduction(*backend_, call, op);
 }
 
@@ -315,14 +324,26 @@ void ProcessGroup::barrier() const {
 
 namespace {
 
-// All ranks' `values`, [size, values.size()].
-std::vector<int64_t> exchange(const ProcessGroup& group, std::initializer_list<int64_t> values) {
-  const int64_t width = int64_t(values.size());
-  const at::Tensor mine = at::empty({width}, at::kLong), all = at::empty({group.size() * width}, at::kLong);
-  std::copy(values.begin(), values.end(), mine.mutable_data_ptr<int64_t>());
+// All ranks' pairs of numbers, and the key of the sub-group that they make.
+struct Agreement {
+  std::vector<int64_t> values;  // [size, 2]
+  int64_t key = 0;
+};
+
+Agreement agree(const ProcessGroup& group, int64_t first, int64_t second) {
+  Backend& backend = group.backend();
+  const at::Tensor mine = at::empty({3}, at::kLong), all = at::empty({group.size(), 3}, at::kLong);
+  int64_t* data = mine.mutable_data_ptr<int64_t>();
+  data[0] = first, data[1] = second, data[2] = backend.propose_key();
   group.all_gather(all, mine).wait();
-  const int64_t* data = all.const_data_ptr<int64_t>();
-  return {data, data + all.numel()};
+  Agreement result;
+  const int64_t* row = all.const_data_ptr<int64_t>();
+  for (int r = 0; r < group.size(); ++r, row += 3) {
+    result.values.insert(result.values.end(), {row[0], row[1]});
+    result.key = std::max(result.key, row[2]);
+  }
+  backend.use_key(result.key);
+  return result;
 }
 
 }  // namespace
@@ -331,32 +352,32 @@ ProcessGroup ProcessGroup::subgroup(std::span<const int> group_ranks, const std:
   std::vector<bool> seen(size(), false);
   for (const int r : group_ranks) {
     if (r < 0 || r >= size() || seen[r]) {
-      throw CollectiveError(str("subgroup \"", name, "\": bad or repeated rank ", r, " in ", bracketed(group_ranks), " (allowed: 0 to ", size() - 1, ")"));
+      throw CollectiveError(
+          str("subgroup \"", name, "\": bad or repeated rank ", r, " in ", bracketed(group_ranks), " (allowed: 0 to ", size() - 1, ")"));
     }
     seen[r] = true;
   }
-  const uint64_t key = backend_->next_subgroup_key();
-  const std::string text = str(bracketed(group_ranks), name);
-  const std::vector<int64_t> hashes = exchange(*this, {int64_t(std::hash<std::string>()(text))});
+  const int64_t hash = int64_t(std::hash<std::string>()(str(bracketed(group_ranks), name)));
+  const Agreement agreement = agree(*this, hash, 0);
   for (int r = 0; r < size(); ++r) {
-    if (hashes[r] != hashes[rank()]) {
-      throw CollectiveError(str("subgroup \"", name, "\" of group \"", this->name(), "\": rank ", r, " passed another list or name than ", bracketed(group_ranks)));
+    if (agreement.values[2 * r] != hash) {
+      throw CollectiveError(str("subgroup \"", name, "\" of group \"", this->name(), "\": rank ", r, " passed another list or name than ",
+                                bracketed(group_ranks)));
     }
   }
   const auto mine = std::find(group_ranks.begin(), group_ranks.end(), rank());
   if (mine == group_ranks.end()) return {};
   std::vector<int> members;
   for (const int r : group_ranks) members.push_back(ranks()[r]);
-  return ProcessGroup(backend_->make_subgroup(std::move(members), int(mine - group_ranks.begin()), name, key));
+  return ProcessGroup(backend_->make_subgroup(std::move(members), int(mine - group_ranks.begin()), name, agreement.key));
 }
 
 ProcessGroup ProcessGroup::split(int color, int key, const std::string& name) const {
-  const uint64_t group_key = backend_->next_subgroup_key();
-  const std::vector<int64_t> all = exchange(*this, {color, key});
+  const Agreement agreement = agree(*this, color, key);
   if (color < 0) return {};
-  std::vector<std::pair<int64_t, int>> order;
+  std::vector<std::pair<int64_t, int>> order;  // (key, rank)
   for (int r = 0; r < size(); ++r)
-    if (all[2 * r] == color) order.emplace_back(all[2 * r + 1], r);
+    if (agreement.values[2 * r] == color) order.emplace_back(agreement.values[2 * r + 1], r);
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   int position = -1;
@@ -364,7 +385,7 @@ ProcessGroup ProcessGroup::split(int color, int key, const std::string& name) co
     if (r == rank()) position = int(members.size());
     members.push_back(ranks()[r]);
   }
-  return ProcessGroup(backend_->make_subgroup(std::move(members), position, name, (group_key << 24) + uint64_t(order[0].second) + 1));
+  return ProcessGroup(backend_->make_subgroup(std::move(members), position, name, agreement.key));
 }
 
 }  // namespace hyper_parallel

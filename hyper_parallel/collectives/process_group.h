@@ -6,9 +6,11 @@
 //   Work work = group.all_gather(full, shard);               // full: [size * shard.numel()], contiguous
 //   ...; work.wait();                                        // only now may `full` be read and `shard` be changed
 //
-// Every rank of a group must make the same calls in the same order. A group of size 1 returns at once (copying input to output where they
-// differ). Tensors may be zero-sized, and non-contiguous where the text below does not say "contiguous". Sums run in rank order.
-// Errors: CollectiveError on time-out, mismatch (debug mode) or when another rank failed.
+// Every rank of a group must make the same calls in the same order, from one thread at a time. A group of size 1 returns at once (copying
+// input to output where they differ). Tensors may be zero-sized, and non-contiguous where the text below does not say "contiguous". Sums
+// run in rank order on every backend (bf16 and f16 in f32, rounded once), so threads and processes give the same bits. Avg: floating-point
+// only. bool: sum and max are "or", min and prod "and". A send may wait for its recv. Ranks as threads make progress only while they wait
+// (or poll done()). Errors: CollectiveError on time-out, mismatch (debug mode) or when another rank failed.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -27,16 +29,17 @@ const char* name_of(ReduceOp op);
 class Backend;         // detail/backend.h: what a transport implements
 class PendingRequest;  // detail/backend.h
 
-// A collective in flight. Must be waited for exactly once (the destructor waits, and swallows nothing: it logs an error that wait() would throw).
-// A default-made Work is complete.
+// A collective in flight. Must be waited for exactly once (the destructor waits, and swallows nothing: it logs an error that wait() would
+// throw). A default-made Work is complete.
 class Work {
  public:
   Work() = default;
-  explicit Work(PendingRequest* request) : request_(request) {}   // for backends; the request ends itself
+  explicit Work(PendingRequest* request) : request_(request) {}  // for backends; the request ends itself
   Work(Work&& other) noexcept : request_(std::exchange(other.request_, nullptr)) {}
   Work& operator=(Work&& other) noexcept;
   ~Work();
   void wait();
+  // Polling makes progress. gloo can't tell for send and recv: false until wait().
   bool done() const;
 
  private:
@@ -49,11 +52,11 @@ class ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<Backend> backend);
   explicit operator bool() const { return backend_ != nullptr; }
 
-  int rank() const;                       // of this process or thread in the group
+  int rank() const;  // of this process or thread in the group
   int size() const;
-  std::span<const int> ranks() const;     // world ranks, in group order
+  std::span<const int> ranks() const;  // world ranks, in group order
   const std::string& name() const;
-  const char* backend_name() const;       // "thread", "gloo"
+  const char* backend_name() const;  // "thread", "gloo"
 
   // In place.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
@@ -72,7 +75,7 @@ class ProcessGroup {
   Work all_to_all(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs) const;
   // `root` and `peer` are ranks of this group.
   Work broadcast(const at::Tensor& tensor, int root) const;
-  Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum) const;     // in place on root, others unchanged
+  Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum) const;         // in place on root, others unchanged
   Work gather(std::span<const at::Tensor> outputs, const at::Tensor& input, int root) const;   // outputs empty except on root
   Work scatter(const at::Tensor& output, std::span<const at::Tensor> inputs, int root) const;  // inputs empty except on root
   Work send(const at::Tensor& tensor, int peer) const;
@@ -81,9 +84,11 @@ class ProcessGroup {
   // Several tensors in one call, one wait.
   Work all_reduce(std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum) const;
   Work all_gather_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs) const;
-  Work reduce_scatter_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs, ReduceOp op = ReduceOp::kSum) const;
+  Work reduce_scatter_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs,
+                                ReduceOp op = ReduceOp::kSum) const;
 
-  // Collective over this group: every rank calls it with the same list. Ranks outside it get an invalid ProcessGroup.
+  // Collective over this group: every rank calls it with the same list of ranks of this group and the same name. Ranks outside it get an
+  // invalid ProcessGroup.
   ProcessGroup subgroup(std::span<const int> group_ranks, const std::string& name) const;
   // Collective: ranks of equal color form a group, ordered by (key, rank). color < 0: an invalid ProcessGroup.
   ProcessGroup split(int color, int key, const std::string& name) const;

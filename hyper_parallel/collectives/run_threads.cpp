@@ -30,8 +30,8 @@ bool rethrow_as(const std::exception& error, const std::string& message) {
   } catch (const std::exception& error) {
     const std::string message = str("rank ", rank, ": ", error.what());
     rethrow_as<ConfigError>(error, message) || rethrow_as<DataError>(error, message) || rethrow_as<CheckpointError>(error, message) ||
-        rethrow_as<LayoutError>(error, message) || rethrow_as<CollectiveError>(error, message) || rethrow_as<RuntimeError>(error, message) ||
-        rethrow_as<InternalError>(error, message);
+        rethrow_as<LayoutError>(error, message) || rethrow_as<CollectiveError>(error, message) ||
+        rethrow_as<RuntimeError>(error, message) || rethrow_as<InternalError>(error, message);
     if (const auto* ours = dynamic_cast<const Error*>(&error)) throw Error(ours->exit_code(), message);
     rethrow_as<std::invalid_argument>(error, message) || rethrow_as<std::out_of_range>(error, message);
     throw RuntimeError(message);
@@ -50,8 +50,7 @@ std::string what_of(const std::exception_ptr& cause) {
 
 class ThreadRun {
  public:
-  ThreadRun(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options)
-      : body_(body), causes_(num_ranks) {
+  ThreadRun(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) : body_(body), causes_(num_ranks) {
     if (num_ranks > 1) shared_ = std::make_shared<detail::ThreadWorld>(num_ranks, options.timeout, detail::wants_checks(options));
   }
 

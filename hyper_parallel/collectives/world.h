@@ -10,16 +10,17 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "hyper_parallel/collectives/process_group.h"
 
 namespace hyper_parallel {
 
 struct WorldOptions {
-  std::string backend = "gloo";                   // for processes: "gloo"; ranks as threads always use "thread"
-  std::chrono::milliseconds timeout{600'000};     // of every collective
-  // Compare operation, shape, dtype, group and sequence number of all ranks before each collective. Also on with HYPER_PARALLEL_DEBUG=collectives
-  // (a list with commas). Threads always compare operation, dtype and sizes.
+  std::string backend = "gloo";                // for processes: "gloo"; ranks as threads always use "thread"
+  std::chrono::milliseconds timeout{600'000};  // of every collective
+  // Compare operation, shape, dtype, group and sequence number of all ranks before each collective. Also on with
+  // HYPER_PARALLEL_DEBUG=collectives (a list with commas). Threads always compare operation, dtype and sizes.
   bool check_collectives = false;
 };
 
@@ -27,16 +28,21 @@ class World {
  public:
   // A world of one rank: no store, no sockets.
   static World single();
-  // From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun), SLURM_* or OMPI_*; ConfigError names what is
-  // missing or contradictory. Without any of them: single().
+  // From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun, our launcher), OMPI_* (mpirun) or SLURM_*
+  // (srun), in that order; ConfigError names what is missing or contradictory. Without any of them: single(). For mpirun and srun on one
+  // host nothing else is needed; on several hosts mpirun needs MASTER_ADDR and MASTER_PORT (-x), srun takes its first host and a port made
+  // from the job id. Collective over all ranks. Sets the log rank, and libtorch's threads to cores / local size unless OMP_NUM_THREADS is
+  // set.
   static World from_environment(const WorldOptions& options = {});
+  // Whether a launcher's variables are there: from_environment() would not give single().
+  static bool launched();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   c10::Device device() const { return device_; }
-  const ProcessGroup& group() const { return group_; }   // all ranks
+  const ProcessGroup& group() const { return group_; }  // all ranks
 
  private:
   friend class WorldBuilder;  // detail/world_builder.h
@@ -44,6 +50,9 @@ class World {
   c10::Device device_ = c10::kCPU;
   ProcessGroup group_;
 };
+
+// The backends of this build: "thread", and "gloo" if gloo's headers were there.
+std::vector<std::string> backend_names();
 
 // Runs body(world) on num_ranks threads (each with one intra-op thread) joined by the thread backend, and returns when all have ended.
 // If a rank throws, the others' collectives throw too; the first cause is rethrown here with "rank N: " before its message.

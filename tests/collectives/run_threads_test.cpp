@@ -80,36 +80,48 @@ TEST(RunThreads, RankThatEndsEarlyIsNamed) {
       if (world.rank() != 1) world.group().all_reduce(at::ones({4})).wait();
     });
   });
-  EXPECT_NE(message.find("all_reduce #2 of group \"world\": rank 1 has ended; the last that it did was barrier #1"), std::string::npos) << message;
+  EXPECT_NE(message.find("all_reduce #2 of group \"world\": rank 1 has ended; the last that it did was barrier #1"), std::string::npos)
+      << message;
 }
 
 TEST(RunThreads, TimeOutNamesWhoArrivedAndWhoDidNot) {
   const std::string message = message_of([] {
-    run_threads(3, [](World& world) {
-      world.group().barrier();
-      const ProcessGroup pair = world.group().subgroup(std::vector<int>{0, 1}, "fsdp");
-      if (world.rank() == 0) pair.all_reduce(at::ones({4, 2})).wait();
-      if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(400));
-    }, {.timeout = milliseconds(100)});
+    run_threads(3,
+                [](World& world) {
+                  world.group().barrier();
+                  const ProcessGroup pair = world.group().subgroup(std::vector<int>{0, 1}, "fsdp");
+                  if (world.rank() == 0) pair.all_reduce(at::ones({4, 2})).wait();
+                  if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(400));
+                },
+                {.timeout = milliseconds(100)});
   });
-  EXPECT_EQ(message, "rank 0: time-out after 0.1 s in all_reduce #1 of group \"fsdp\" (ranks 0-1), f32 [4, 2]\n"
-                     "  arrived: 0 (all_reduce #1); missing: 1 last did nothing");
+  EXPECT_EQ(message,
+            "rank 0: time-out after 0.1 s in all_reduce #1 of group \"fsdp\" (ranks 0-1), f32 [4, 2]\n"
+            "  arrived: 0 (all_reduce #1); missing: 1 last did nothing");
 }
 
 TEST(RunThreads, MismatchesAreNamed) {
   const auto run = [](const std::function<void(World&)>& body, bool check = false) {
     return message_of([&] { run_threads(2, body, {.check_collectives = check}); });
   };
-  EXPECT_NE(run([](World& world) { world.group().all_reduce(at::ones({4 + world.rank()})).wait(); })
-                .find("all_reduce #1 of group \"world\": size differs: rank 0 has 4 elements (f32 [4]), rank 1 has 5 (f32 [5])"), std::string::npos);
-  EXPECT_NE(run([](World& world) { world.group().all_reduce(at::ones({4}, world.rank() == 0 ? at::kFloat : at::kDouble)).wait(); })
-                .find("dtype differs: rank 0 has f32, rank 1 has f64"), std::string::npos);
+  EXPECT_NE(run([](World& world) {
+              world.group().all_reduce(at::ones({4 + world.rank()})).wait();
+            }).find("all_reduce #1 of group \"world\": size differs: rank 0 has 4 elements (f32 [4]), rank 1 has 5 (f32 [5])"),
+            std::string::npos);
+  EXPECT_NE(run([](World& world) {
+              world.group().all_reduce(at::ones({4}, world.rank() == 0 ? at::kFloat : at::kDouble)).wait();
+            }).find("dtype differs: rank 0 has f32, rank 1 has f64"),
+            std::string::npos);
   const auto other_op = [](World& world) {
-    if (world.rank() == 0) world.group().barrier();
-    else world.group().all_reduce(at::ones({4})).wait();
+    if (world.rank() == 0)
+      world.group().barrier();
+    else
+      world.group().all_reduce(at::ones({4})).wait();
   };
   EXPECT_NE(run(other_op).find("operation differs: rank 0 does barrier no data, rank 1 does all_reduce f32 [4]"), std::string::npos);
-  const auto other_shape = [](World& world) { world.group().all_reduce(at::ones(world.rank() == 0 ? at::IntArrayRef{2, 3} : at::IntArrayRef{3, 2})).wait(); };
+  const auto other_shape = [](World& world) {
+    world.group().all_reduce(at::ones(world.rank() == 0 ? at::IntArrayRef{2, 3} : at::IntArrayRef{3, 2})).wait();
+  };
   EXPECT_EQ(run(other_shape), "");
   EXPECT_NE(run(other_shape, true).find("shape differs: rank 0 has [2, 3], rank 1 has [3, 2]"), std::string::npos);
 }

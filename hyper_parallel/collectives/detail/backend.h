@@ -19,7 +19,7 @@ class PendingRequest {
  public:
   // Returns when the collective is complete, or throws CollectiveError. Ends the request: it is neither waited for nor touched again.
   virtual void wait() = 0;
-  virtual bool done() = 0;      // may work on the collective, so that polling makes progress
+  virtual bool done() = 0;  // may work on the collective, so that polling makes progress
   // The owner is unwinding: other ranks may never come. Ends the request without throwing or long waiting.
   virtual void abandon() noexcept = 0;
 
@@ -36,22 +36,22 @@ class Backend {
 
   int rank() const { return rank_; }
   int size() const { return int(ranks_.size()); }
-  const std::vector<int>& ranks() const { return ranks_; }   // world ranks
+  const std::vector<int>& ranks() const { return ranks_; }  // world ranks
   const std::string& name() const { return name_; }
 
   virtual const char* kind() const = 0;
   virtual detail::Call& begin() = 0;
   virtual Work post(detail::Call& call) = 0;
-  // `members`: world ranks in group order, this rank among them at `rank`. `key`: the same number on every member, new for each group.
-  virtual std::shared_ptr<Backend> make_subgroup(std::vector<int> members, int rank, const std::string& name, uint64_t key) = 0;
-
-  uint64_t next_subgroup_key() { return ++num_subgroups_; }
+  // Sub-groups: every rank of this group proposes a key; all use the largest one, which is then new for every pair of members.
+  virtual int64_t propose_key() = 0;
+  virtual void use_key(int64_t key) = 0;
+  // `members`: world ranks in group order, this rank among them at `rank`.
+  virtual std::shared_ptr<Backend> make_subgroup(std::vector<int> members, int rank, const std::string& name, int64_t key) = 0;
 
  private:
   std::vector<int> ranks_;
   int rank_;
   std::string name_;
-  uint64_t num_subgroups_ = 0;
 };
 
 namespace detail {
@@ -63,7 +63,9 @@ class SoloBackend final : public Backend {
   const char* kind() const override { return kind_; }
   Call& begin() override;
   Work post(Call& call) override;
-  std::shared_ptr<Backend> make_subgroup(std::vector<int> members, int rank, const std::string& name, uint64_t key) override;
+  int64_t propose_key() override { return 0; }
+  void use_key(int64_t) override {}
+  std::shared_ptr<Backend> make_subgroup(std::vector<int> members, int rank, const std::string& name, int64_t key) override;
 
  private:
   const char* kind_;

@@ -9,11 +9,16 @@ namespace hyper_parallel {
 
 const char* name_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kAvg: return "avg";
-    case ReduceOp::kMin: return "min";
-    case ReduceOp::kMax: return "max";
-    case ReduceOp::kProd: return "prod";
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kAvg:
+      return "avg";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kProd:
+      return "prod";
   }
   return "?";
 }
@@ -24,15 +29,15 @@ namespace {
 struct DtypeRow {
   at::ScalarType dtype;
   const char* name;
-  int element_type;   // ElementType, -1: no reductions
+  int element_type;  // ElementType, -1: no reductions
 };
 constexpr DtypeRow kDtypes[] = {
-    {at::kDouble, "f64", int(ElementType::kF64)},  {at::kFloat, "f32", int(ElementType::kF32)},
+    {at::kDouble, "f64", int(ElementType::kF64)},     {at::kFloat, "f32", int(ElementType::kF32)},
     {at::kBFloat16, "bf16", int(ElementType::kBF16)}, {at::kHalf, "f16", int(ElementType::kF16)},
-    {at::kChar, "i8", int(ElementType::kI8)},      {at::kByte, "u8", int(ElementType::kU8)},
-    {at::kShort, "i16", int(ElementType::kI16)},   {at::kUInt16, "u16", int(ElementType::kU16)},
-    {at::kInt, "i32", int(ElementType::kI32)},     {at::kUInt32, "u32", int(ElementType::kU32)},
-    {at::kLong, "i64", int(ElementType::kI64)},    {at::kUInt64, "u64", int(ElementType::kU64)},
+    {at::kChar, "i8", int(ElementType::kI8)},         {at::kByte, "u8", int(ElementType::kU8)},
+    {at::kShort, "i16", int(ElementType::kI16)},      {at::kUInt16, "u16", int(ElementType::kU16)},
+    {at::kInt, "i32", int(ElementType::kI32)},        {at::kUInt32, "u32", int(ElementType::kU32)},
+    {at::kLong, "i64", int(ElementType::kI64)},       {at::kUInt64, "u64", int(ElementType::kU64)},
     {at::kBool, "bool", int(ElementType::kBool)},
 };
 
@@ -108,7 +113,8 @@ std::string Call::describe() const {
 CombineKernel kernel_of(at::ScalarType dtype, ReduceOp op) {
   const DtypeRow* row = find_dtype(dtype);
   if (row == nullptr) {
-    throw CollectiveError(str("no reductions of ", c10::toString(dtype), " (allowed: f64 f32 bf16 f16 i8 u8 i16 u16 i32 u32 i64 u64 bool)"));
+    throw CollectiveError(
+        str("no reductions of ", c10::toString(dtype), " (allowed: f64 f32 bf16 f16 i8 u8 i16 u16 i32 u32 i64 u64 bool)"));
   }
   if (op == ReduceOp::kAvg && !c10::isFloatingType(dtype)) {
     throw CollectiveError(str("avg of ", row->name, " (allowed for avg: f64 f32 bf16 f16; use sum and divide as you need)"));

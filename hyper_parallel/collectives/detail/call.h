@@ -22,9 +22,22 @@
 
 namespace hyper_parallel::detail {
 
-enum class Op : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce, kGather, kScatter, kBarrier, kSend, kRecv };
+enum class Op : uint8_t {
+  kNone,
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kBarrier,
+  kSend,
+  kRecv
+};
 const char* name_of(Op op);
-std::string name_of_dtype(at::ScalarType dtype);   // "f32"
+std::string name_of_dtype(at::ScalarType dtype);  // "f32"
 
 struct Block {
   char* data;
@@ -34,20 +47,20 @@ struct Block {
 struct Call {
   Op op = Op::kNone;
   ReduceOp reduce = ReduceOp::kSum;
-  int root = -1;                                  // or the peer of send and recv
+  int root = -1;  // or the peer of send and recv
   at::ScalarType dtype = at::kFloat;
-  bool same_shape = false;                        // tensors[0] must have one shape on every rank
+  bool same_shape = false;  // tensors[0] must have one shape on every rank
   c10::SmallVector<Block, 8> in, out;
-  c10::SmallVector<at::Tensor, 4> tensors;        // keeps every block's memory; [0] is the one that messages show
-  c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 1> copy_back;   // (target, contiguous stand-in): copied when complete
+  c10::SmallVector<at::Tensor, 4> tensors;                           // keeps every block's memory; [0] is the one that messages show
+  c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 1> copy_back;  // (target, contiguous stand-in): copied when complete
 
   void clear();
   void add_input(const at::Tensor& tensor, int num_blocks);
   void add_output(const at::Tensor& tensor, int num_blocks);
-  void finish();                                  // copies back and lets go of the tensors
+  void finish();  // copies back and lets go of the tensors
   int64_t element_bytes() const { return int64_t(c10::elementSize(dtype)); }
   bool reduces() const { return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce; }
-  std::string describe() const;                   // "f32 [4096]"
+  std::string describe() const;  // "f32 [4096]"
 };
 
 // The kernel of a call that reduces. CollectiveError for dtypes without one (complex, quantized) and for averages of integers.

@@ -22,9 +22,9 @@ struct CombineTask {
   int num_inputs;
   void* const* outputs;
   int num_outputs;
-  int64_t count;      // elements
-  int divisor;        // results are divided by it (averages); 1 otherwise. Floating-point only
-  bool nontemporal;   // store past the caches: only where outputs are no inputs and the whole is larger than the caches
+  int64_t count;     // elements
+  int divisor;       // results are divided by it (averages); 1 otherwise. Floating-point only
+  bool nontemporal;  // store past the caches: only where outputs are no inputs and the whole is larger than the caches
 };
 using CombineKernel = void (*)(const CombineTask&);
 using CombineTable = CombineKernel[kNumElementTypes][kNumCombineOps];
@@ -32,7 +32,7 @@ using CombineTable = CombineKernel[kNumElementTypes][kNumCombineOps];
 CombineKernel combine_kernel(ElementType type, CombineOp op);
 // Copies one input to all outputs; `count` is in bytes.
 void copy_bytes(const CombineTask& task);
-const char* combine_instruction_set();   // "avx512", "avx2" or "sse2"
+const char* combine_instruction_set();  // "avx512", "avx2" or "sse2"
 
 // One per build of combine_impl.h.
 const CombineTable& combine_table_sse2();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Body of the combine kernels, compiled once per instruction set (HYPER_PARALLEL_COMBINE_TABLE names the table). Includes nothing with inline
-// functions, and everything is in an unnamed namespace, so that no code for a newer machine can be picked by the linker for common use.
+// Body of the combine kernels, compiled once per instruction set (HYPER_PARALLEL_COMBINE_TABLE names the table). Includes nothing with
+// inline functions, and everything is in an unnamed namespace, so that no code for a newer machine can be picked by the linker for common
+// use.
 #include <immintrin.h>
 
 #include "hyper_parallel/collectives/detail/combine.h"
@@ -10,9 +11,7 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
-inline void stream_vector(void* to, const void* from) {
-  _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(from));
-}
+inline void stream_vector(void* to, const void* from) { _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(from)); }
 #elif defined(__AVX2__)
 constexpr int kVectorBytes = 32;
 inline void stream_vector(void* to, const void* from) {
@@ -24,7 +23,7 @@ inline void stream_vector(void* to, const void* from) {
   _mm_stream_si128(static_cast<__m128i*>(to), _mm_loadu_si128(static_cast<const __m128i*>(from)));
 }
 #endif
-constexpr int kVectors = 256 / kVectorBytes;   // accumulators: four cache lines of them
+constexpr int kVectors = 256 / kVectorBytes;  // accumulators: four cache lines of them
 
 template <class T, int kLanes>
 struct VectorOf {
@@ -81,15 +80,15 @@ struct BFloat16 {
 
 inline float half_to_float(uint16_t half) {
   const uint32_t magnitude = uint32_t(half & 0x7fff) << 13;
-  uint32_t bits = bit_copy<uint32_t>(bit_copy<float>(magnitude) * 0x1p112f);   // moves the exponent's bias; exact for subnormals too
-  if (magnitude >= 0x0f800000) bits = magnitude | 0x7f800000;                  // infinity and NaN
+  uint32_t bits = bit_copy<uint32_t>(bit_copy<float>(magnitude) * 0x1p112f);  // moves the exponent's bias; exact for subnormals too
+  if (magnitude >= 0x0f800000) bits = magnitude | 0x7f800000;                 // infinity and NaN
   return bit_copy<float>(bits | (uint32_t(half & 0x8000) << 16));
 }
 inline uint16_t float_to_half(float value) {
   const uint32_t bits = bit_copy<uint32_t>(value), magnitude = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
   if (magnitude > 0x7f800000) return uint16_t(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
-  if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);                 // rounds to infinity
-  if (magnitude < 0x38800000) {                                               // subnormal: the addition rounds to a multiple of 2^-24
+  if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);  // rounds to infinity
+  if (magnitude < 0x38800000) {                                 // subnormal: the addition rounds to a multiple of 2^-24
     return uint16_t(sign | (bit_copy<uint32_t>(bit_copy<float>(magnitude) + 0.5f) - 0x3f000000));
   }
   return uint16_t(sign | ((magnitude + 0xfff + ((magnitude >> 13) & 1) - 0x38000000) >> 13));
@@ -133,8 +132,10 @@ template <class E, CombineOp kOp, class V>
 inline V apply(V a, V b) {
   constexpr bool kIsBool = __is_same(E, Bool);
   if constexpr (kIsBool) {
-    if constexpr (kOp == CombineOp::kSum || kOp == CombineOp::kMax) return a | b;
-    else return a & b;
+    if constexpr (kOp == CombineOp::kSum || kOp == CombineOp::kMax)
+      return a | b;
+    else
+      return a & b;
   } else if constexpr (kOp == CombineOp::kSum) {
     return a + b;
   } else if constexpr (kOp == CombineOp::kProd) {
@@ -204,18 +205,27 @@ template <class E, CombineOp kOp>
 void combine(const CombineTask& task) {
   bool stream = task.nontemporal;
   for (int o = 0; o < task.num_outputs; ++o) stream = stream && reinterpret_cast<uintptr_t>(task.outputs[o]) % kVectorBytes == 0;
-  if (stream) combine_range<E, kOp, true>(task);
-  else combine_range<E, kOp, false>(task);
+  if (stream)
+    combine_range<E, kOp, true>(task);
+  else
+    combine_range<E, kOp, false>(task);
 }
 
 #define HYPER_PARALLEL_COMBINE_ROW(E) \
   { combine<E, CombineOp::kSum>, combine<E, CombineOp::kMin>, combine<E, CombineOp::kMax>, combine<E, CombineOp::kProd> }
-constexpr CombineTable kTable = {
-    HYPER_PARALLEL_COMBINE_ROW(Plain<double>),   HYPER_PARALLEL_COMBINE_ROW(Plain<float>),    HYPER_PARALLEL_COMBINE_ROW(BFloat16),
-    HYPER_PARALLEL_COMBINE_ROW(Float16),         HYPER_PARALLEL_COMBINE_ROW(Plain<int8_t>),   HYPER_PARALLEL_COMBINE_ROW(Plain<uint8_t>),
-    HYPER_PARALLEL_COMBINE_ROW(Plain<int16_t>),  HYPER_PARALLEL_COMBINE_ROW(Plain<uint16_t>), HYPER_PARALLEL_COMBINE_ROW(Plain<int32_t>),
-    HYPER_PARALLEL_COMBINE_ROW(Plain<uint32_t>), HYPER_PARALLEL_COMBINE_ROW(Plain<int64_t>),  HYPER_PARALLEL_COMBINE_ROW(Plain<uint64_t>),
-    HYPER_PARALLEL_COMBINE_ROW(Bool)};
+constexpr CombineTable kTable = {HYPER_PARALLEL_COMBINE_ROW(Plain<double>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<float>),
+                                 HYPER_PARALLEL_COMBINE_ROW(BFloat16),
+                                 HYPER_PARALLEL_COMBINE_ROW(Float16),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<int8_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<uint8_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<int16_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<uint16_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<int32_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<uint32_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<int64_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Plain<uint64_t>),
+                                 HYPER_PARALLEL_COMBINE_ROW(Bool)};
 
 }  // namespace
 

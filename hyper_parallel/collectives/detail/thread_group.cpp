@@ -36,13 +36,18 @@ void Entry::abandon() noexcept {
 }
 
 ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> ranks, std::string name)
-    : world_(world), ranks_(std::move(ranks)), name_(std::move(name)), policy_(wait_policy(size())), status_(new RankStatus[ranks_.size()]) {
+    : world_(world),
+      ranks_(std::move(ranks)),
+      name_(std::move(name)),
+      policy_(wait_policy(size())),
+      status_(new RankStatus[ranks_.size()]) {
   slots_.push_back(std::make_unique<Slot>(*this));
   first_ = slots_.back().get();
   first_->reset(1);
 }
 
-// The first rank that needs the slot after `slot` chooses it. Every rank asks before it arrives at `slot`, so `slot` can't go round before that.
+// The first rank that needs the slot after `slot` chooses it. Every rank asks before it arrives at `slot`, so `slot` can't go round before
+// that.
 Slot* ThreadGroup::next_slot(Slot& slot) {
   if (Slot* next = slot.next.load(std::memory_order_acquire)) return next;
   const std::lock_guard lock(mutex_);
@@ -73,7 +78,8 @@ void ThreadGroup::open(Slot& slot, int rank) {
   if (mismatch.empty()) mismatch = slot.tiles.plan(slot.calls);
   if (!mismatch.empty()) {
     const Op op = slot.calls[0]->op;
-    const std::string text = str(operation_text(op, slot.sequence), ": ", mismatch, " (", describe_ranks(ranks_), ", rank numbers of the group)");
+    const std::string text =
+        str(operation_text(op, slot.sequence), ": ", mismatch, " (", describe_ranks(ranks_), ", rank numbers of the group)");
     world_.fail(ranks_[rank], text);
     throw CollectiveError(text);
   }
@@ -97,7 +103,8 @@ void ThreadGroup::complete(Entry& entry) {
   if (now == kGathering) now = await(entry, kGathering);
   if (now == kOpen) {
     bool finished = false;
-    while (slot.tiles.run_one(slot.calls, finished)) {}
+    while (slot.tiles.run_one(slot.calls, finished)) {
+    }
     if (finished) slot.state.change(kOpen, kFinished);
     now = slot.state.load();
     if (now == kOpen) now = await(entry, kOpen);
@@ -138,8 +145,8 @@ std::string ThreadGroup::operation_text(Op op, uint64_t sequence) const {
 void ThreadGroup::throw_failure(const std::string& operation, int rank) const {
   for (int r = 0; r < size() && world_.failed_rank() < 0; ++r) {
     if (!status_[r].left.load()) continue;
-    const std::string text = str(operation, ": rank ", ranks_[r], " has ended; the last that it did was ", name_of(status_[r].op.load()), " #",
-                                 status_[r].sequence.load());
+    const std::string text = str(operation, ": rank ", ranks_[r], " has ended; the last that it did was ", name_of(status_[r].op.load()),
+                                 " #", status_[r].sequence.load());
     world_.fail(ranks_[rank], text);
     throw CollectiveError(text);
   }
@@ -151,12 +158,15 @@ void ThreadGroup::throw_time_out(Entry& entry) {
   std::string arrived, missing;
   for (int r = 0; r < size(); ++r) {
     const uint64_t sequence = status_[r].sequence.load();
-    if (sequence >= slot.sequence) arrived += str(arrived.empty() ? "" : ", ", ranks_[r]);
-    else missing += str(missing.empty() ? "" : "; ", ranks_[r], " last did ", name_of(status_[r].op.load()), sequence == 0 ? "" : str(" #", sequence));
+    if (sequence >= slot.sequence)
+      arrived += str(arrived.empty() ? "" : ", ", ranks_[r]);
+    else
+      missing += str(missing.empty() ? "" : "; ", ranks_[r], " last did ", name_of(status_[r].op.load()),
+                     sequence == 0 ? "" : str(" #", sequence));
   }
-  const std::string text =
-      str("time-out after ", describe(world_.timeout()), " in ", operation_text(entry.call.op, slot.sequence), " (", describe_ranks(ranks_), "), ",
-          entry.call.describe(), "\n  arrived: ", arrived, " (", name_of(entry.call.op), " #", slot.sequence, "); missing: ", missing);
+  const std::string text = str("time-out after ", describe(world_.timeout()), " in ", operation_text(entry.call.op, slot.sequence), " (",
+                               describe_ranks(ranks_), "), ", entry.call.describe(), "\n  arrived: ", arrived, " (", name_of(entry.call.op),
+                               " #", slot.sequence, "); missing: ", missing);
   world_.fail(ranks_[entry.rank], text);
   throw CollectiveError(text);
 }
@@ -181,7 +191,7 @@ void ThreadGroup::leave(int rank) {
   }
 }
 
-ThreadGroup& ThreadGroup::member_group(uint64_t key, const std::vector<int>& members, const std::string& name) {
+ThreadGroup& ThreadGroup::member_group(int64_t key, const std::vector<int>& members, const std::string& name) {
   const std::lock_guard lock(mutex_);
   ThreadGroup*& group = members_[{key, members}];
   if (group == nullptr) group = &world_.add_group(members, name);
@@ -210,7 +220,7 @@ Work ThreadBackend::post(Call& call) {
   return Work(&entry);
 }
 
-std::shared_ptr<Backend> ThreadBackend::make_subgroup(std::vector<int> members, int rank, const std::string& name, uint64_t key) {
+std::shared_ptr<Backend> ThreadBackend::make_subgroup(std::vector<int> members, int rank, const std::string& name, int64_t key) {
   if (members.size() == 1) return std::make_shared<SoloBackend>(members[0], name, kind());
   return std::make_shared<ThreadBackend>(world_, group_.member_group(key, members, name), rank);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of ranks that are threads of one process.
 //
-// A collective is a Slot: each rank writes its call into its own Entry and arrives; the last to arrive compares the calls, then does small work
-// itself or opens the tiles. Ranks that wait take tiles until all are done, so nobody waits for a rank that is not on a core. Slots are in a list that
-// grows when needed, so posting never blocks; used slots go round. Nothing is done for a rank by itself: progress is made by those who wait.
+// A collective is a Slot: each rank writes its call into its own Entry and arrives; the last to arrive compares the calls, then does small
+// work itself or opens the tiles. Ranks that wait take tiles until all are done, so nobody waits for a rank that is not on a core. Slots
+// are in a list that grows when needed, so posting never blocks; used slots go round. Nothing is done for a rank by itself: progress is
+// made by those who wait.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -75,21 +76,21 @@ class ThreadGroup {
 
   Slot* first_slot() { return first_; }
   Slot* next_slot(Slot& slot);
-  void arrive(Entry& entry);              // posts; throws on mismatch
-  void complete(Entry& entry);            // waits and releases; throws
-  bool progress(Entry& entry);            // true when complete
+  void arrive(Entry& entry);    // posts; throws on mismatch
+  void complete(Entry& entry);  // waits and releases; throws
+  bool progress(Entry& entry);  // true when complete
   void release(Entry& entry);
-  Work exchange(Message* message);        // posts a send or recv
+  Work exchange(Message* message);  // posts a send or recv
   void complete(Message& message);
   Message* new_message(int rank);
 
-  void fail_all();                        // every collective that is not finished fails
-  void leave(int rank);                   // this rank will never call again
-  ThreadGroup& member_group(uint64_t key, const std::vector<int>& members, const std::string& name);
+  void fail_all();       // every collective that is not finished fails
+  void leave(int rank);  // this rank will never call again
+  ThreadGroup& member_group(int64_t key, const std::vector<int>& members, const std::string& name);
 
  private:
   struct alignas(64) RankStatus {
-    std::atomic<uint64_t> sequence{0};    // of the last collective that was posted
+    std::atomic<uint64_t> sequence{0};  // of the last collective that was posted
     std::atomic<Op> op{Op::kNone};
     std::atomic<bool> left{false};
   };
@@ -103,7 +104,7 @@ class ThreadGroup {
   [[noreturn]] void throw_failure(const std::string& operation, int rank) const;
   [[noreturn]] void throw_time_out(Entry& entry);
   std::string operation_text(Op op, uint64_t sequence) const;
-  int missing_for_good(const Slot& slot) const;   // a rank that left without arriving, or -1
+  int missing_for_good(const Slot& slot) const;  // a rank that left without arriving, or -1
 
   ThreadWorld& world_;
   const std::vector<int> ranks_;
@@ -112,13 +113,13 @@ class ThreadGroup {
   std::unique_ptr<RankStatus[]> status_;
   Slot* first_ = nullptr;
 
-  std::mutex mutex_;                      // everything below
+  std::mutex mutex_;  // everything below
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> free_;
-  std::map<std::pair<int, int>, Channel> channels_;   // (source, destination)
+  std::map<std::pair<int, int>, Channel> channels_;  // (source, destination)
   std::vector<std::unique_ptr<Message>> messages_;
   std::vector<Message*> free_messages_;
-  std::map<std::pair<uint64_t, std::vector<int>>, ThreadGroup*> members_;
+  std::map<std::pair<int64_t, std::vector<int>>, ThreadGroup*> members_;
 };
 
 // What all threads of one run_threads share: the groups, which live as long as it does, and the first failure.
@@ -134,7 +135,7 @@ class ThreadWorld {
   // The first call wins: everybody's collectives then fail, saying `reason`.
   void fail(int world_rank, const std::string& reason);
   void leave(int world_rank);
-  int failed_rank() const { return failed_rank_.load(std::memory_order_acquire); }   // -1: none
+  int failed_rank() const { return failed_rank_.load(std::memory_order_acquire); }  // -1: none
   std::string reason();
 
  private:
@@ -154,12 +155,15 @@ class ThreadBackend final : public Backend {
   const char* kind() const override { return "thread"; }
   Call& begin() override;
   Work post(Call& call) override;
-  std::shared_ptr<Backend> make_subgroup(std::vector<int> members, int rank, const std::string& name, uint64_t key) override;
+  int64_t propose_key() override { return last_key_ + 1; }
+  void use_key(int64_t key) override { last_key_ = key; }
+  std::shared_ptr<Backend> make_subgroup(std::vector<int> members, int rank, const std::string& name, int64_t key) override;
 
  private:
   std::shared_ptr<ThreadWorld> world_;
   ThreadGroup& group_;
-  Slot* slot_;     // of the next collective
+  Slot* slot_;  // of the next collective
+  int64_t last_key_ = 0;
 };
 
 // "30 s", "0.5 s"

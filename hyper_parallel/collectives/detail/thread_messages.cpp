@@ -46,8 +46,9 @@ Work ThreadGroup::exchange(Message* message) {
   const Block& from = sends ? message->call.in[0] : partner->call.in[0];
   const Block& to = sends ? partner->call.out[0] : message->call.out[0];
   if (from.numel != to.numel || message->call.dtype != partner->call.dtype) {
-    const std::string text = str(operation_text(message->call.op, message->order), ": sent ", (sends ? message : partner)->call.describe(), " from rank ",
-                                 ranks_[ends.first], ", received ", (sends ? partner : message)->call.describe(), " at rank ", ranks_[ends.second]);
+    const std::string text =
+        str(operation_text(message->call.op, message->order), ": sent ", (sends ? message : partner)->call.describe(), " from rank ",
+            ranks_[ends.first], ", received ", (sends ? partner : message)->call.describe(), " at rank ", ranks_[ends.second]);
     world_.fail(ranks_[message->rank], text);
     partner->state.change(kGathering, kFailed);
     throw CollectiveError(text);
@@ -67,9 +68,10 @@ void ThreadGroup::complete(Message& message) {
   if (now == kFailed) throw_failure(operation, message.rank);
   if (now == kGathering) {
     const int peer = message.call.root;
-    const std::string text = str("time-out after ", describe(world_.timeout()), " in ", operation, " (", message.call.op == Op::kSend ? "to" : "from", " rank ",
-                                 ranks_[peer], "), ", message.call.describe(), "\n  missing: ", ranks_[peer], " last did ", name_of(status_[peer].op.load()),
-                                 " #", status_[peer].sequence.load());
+    const std::string text =
+        str("time-out after ", describe(world_.timeout()), " in ", operation, " (", message.call.op == Op::kSend ? "to" : "from", " rank ",
+            ranks_[peer], "), ", message.call.describe(), "\n  missing: ", ranks_[peer], " last did ", name_of(status_[peer].op.load()),
+            " #", status_[peer].sequence.load());
     world_.fail(ranks_[message.rank], text);
     throw CollectiveError(text);
   }

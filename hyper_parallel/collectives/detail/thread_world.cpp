@@ -6,7 +6,8 @@
 
 namespace hyper_parallel::detail {
 
-ThreadWorld::ThreadWorld(int num_ranks, std::chrono::milliseconds timeout, bool debug) : timeout_(timeout), debug_(debug), left_(num_ranks, false) {
+ThreadWorld::ThreadWorld(int num_ranks, std::chrono::milliseconds timeout, bool debug)
+    : timeout_(timeout), debug_(debug), left_(num_ranks, false) {
   std::vector<int> ranks(num_ranks);
   std::iota(ranks.begin(), ranks.end(), 0);
   root_ = &add_group(std::move(ranks), "world");
@@ -59,7 +60,8 @@ std::string ThreadWorld::reason() {
 std::string describe(std::chrono::milliseconds time) { return str(double(time.count()) / 1000, " s"); }
 
 std::string describe_ranks(const std::vector<int>& ranks) {
-  const bool dense = ranks.size() > 1 && ranks.back() - ranks.front() == int(ranks.size()) - 1 && std::is_sorted(ranks.begin(), ranks.end());
+  const bool dense =
+      ranks.size() > 1 && ranks.back() - ranks.front() == int(ranks.size()) - 1 && std::is_sorted(ranks.begin(), ranks.end());
   if (dense) return str("ranks ", ranks.front(), "-", ranks.back());
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
@@ -68,7 +70,7 @@ std::string describe_ranks(const std::vector<int>& ranks) {
 
 Call& SoloBackend::begin() { throw InternalError("a group of one rank has nothing to send"); }
 Work SoloBackend::post(Call&) { throw InternalError("a group of one rank has nothing to send"); }
-std::shared_ptr<Backend> SoloBackend::make_subgroup(std::vector<int> members, int, const std::string& name, uint64_t) {
+std::shared_ptr<Backend> SoloBackend::make_subgroup(std::vector<int> members, int, const std::string& name, int64_t) {
   return std::make_shared<SoloBackend>(members[0], name, kind_);
 }
 

@@ -10,11 +10,11 @@
 namespace hyper_parallel::detail {
 namespace {
 
-constexpr int64_t kSmallBytes = int64_t(16) << 10;   // up to this the last to arrive does everything
+constexpr int64_t kSmallBytes = int64_t(16) << 10;  // up to this the last to arrive does everything
 constexpr int64_t kMinTileBytes = int64_t(8) << 10, kMaxTileBytes = int64_t(64) << 10;
-constexpr int64_t kStepBytes = 256;                  // one iteration of the kernels
+constexpr int64_t kStepBytes = 256;  // one iteration of the kernels
 
-int64_t stream_bytes() {   // half of the last cache: what is larger leaves it anyway
+int64_t stream_bytes() {  // half of the last cache: what is larger leaves it anyway
   static const int64_t bytes = [] {
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     return cache > 0 ? std::max<int64_t>(cache / 2, int64_t(4) << 20) : int64_t(16) << 20;
@@ -33,9 +33,12 @@ std::string first_mismatch(std::span<const Call* const> calls, bool compare_shap
   const Call& first = *calls[0];
   for (int r = 1; r < int(calls.size()); ++r) {
     const Call& call = *calls[r];
-    if (call.op != first.op) return str("operation differs: rank 0 does ", name_of(first.op), " ", first.describe(), ", rank ", r, " does ", name_of(call.op), " ", call.describe());
+    if (call.op != first.op)
+      return str("operation differs: rank 0 does ", name_of(first.op), " ", first.describe(), ", rank ", r, " does ", name_of(call.op), " ",
+                 call.describe());
     if (call.dtype != first.dtype) return differs("dtype", r, name_of_dtype(first.dtype), name_of_dtype(call.dtype));
-    if (call.reduce != first.reduce) return differs("reduction", r, std::string(hyper_parallel::name_of(first.reduce)), std::string(hyper_parallel::name_of(call.reduce)));
+    if (call.reduce != first.reduce)
+      return differs("reduction", r, std::string(hyper_parallel::name_of(first.reduce)), std::string(hyper_parallel::name_of(call.reduce)));
     if (call.root != first.root) return differs("root", r, first.root, call.root);
     const bool rooted = call.op == Op::kGather || call.op == Op::kScatter;
     if (!rooted && (call.in.size() != first.in.size() || call.out.size() != first.out.size())) {
@@ -53,20 +56,28 @@ namespace {
 // The block that `rank` gives to, or takes from, a piece of tensor `tensor` between `from` and `to`.
 const Block& input_block(const Call& call, int num_ranks, int tensor, int to) {
   switch (call.op) {
-    case Op::kReduceScatter: return call.in[tensor * num_ranks + to];
+    case Op::kReduceScatter:
+      return call.in[tensor * num_ranks + to];
     case Op::kAllToAll:
-    case Op::kScatter: return call.in[to];
-    case Op::kAllGather: return call.in[tensor];
-    case Op::kGather: return call.in[0];
-    default: return call.out[tensor];   // in place
+    case Op::kScatter:
+      return call.in[to];
+    case Op::kAllGather:
+      return call.in[tensor];
+    case Op::kGather:
+      return call.in[0];
+    default:
+      return call.out[tensor];  // in place
   }
 }
 const Block& output_block(const Call& call, int num_ranks, int tensor, int from) {
   switch (call.op) {
-    case Op::kAllGather: return call.out[tensor * num_ranks + from];
+    case Op::kAllGather:
+      return call.out[tensor * num_ranks + from];
     case Op::kAllToAll:
-    case Op::kGather: return call.out[from];
-    default: return call.out[tensor];
+    case Op::kGather:
+      return call.out[from];
+    default:
+      return call.out[tensor];
   }
 }
 
@@ -86,8 +97,8 @@ std::string TileList::add(std::span<const Call* const> calls, int tensor, int fr
   const auto check = [&](int rank, const Block& block) {
     if (count < 0) count = block.numel, of = rank;
     if (block.numel != count && error.empty()) {
-      error = str("size differs: rank ", of, " has ", count, " elements (", calls[of]->describe(), "), rank ", rank, " has ", block.numel, " (",
-                  calls[rank]->describe(), ")");
+      error = str("size differs: rank ", of, " has ", count, " elements (", calls[of]->describe(), "), rank ", rank, " has ", block.numel,
+                  " (", calls[rank]->describe(), ")");
     }
   };
   for_ranks(from, n, [&](int r) { check(r, input_block(*calls[r], n, tensor, to)); });
@@ -124,15 +135,20 @@ std::string TileList::plan(std::span<const Call* const> calls) {
       for (int to = 0; to < n; ++to)
         for (int from = 0; from < n; ++from) piece(0, from, to);
       break;
-    case Op::kBroadcast: piece(0, call.root, -1); break;
-    case Op::kReduce: piece(0, -1, call.root); break;
+    case Op::kBroadcast:
+      piece(0, call.root, -1);
+      break;
+    case Op::kReduce:
+      piece(0, -1, call.root);
+      break;
     case Op::kGather:
       for (int from = 0; from < n; ++from) piece(0, from, call.root);
       break;
     case Op::kScatter:
       for (int to = 0; to < n; ++to) piece(0, call.root, to);
       break;
-    default: break;
+    default:
+      break;
   }
   if (!error.empty()) return error;
 
@@ -179,7 +195,8 @@ void TileList::run_piece(std::span<const Call* const> calls, const Piece& piece,
     if (kernel_ != nullptr || to != inputs[0]) outputs.push_back(to);
   });
   const int64_t scale = kernel_ != nullptr ? 1 : element_bytes_;
-  const CombineTask task{inputs.data(), int(inputs.size()), outputs.data(), int(outputs.size()), (end - begin) * scale, divisor_, nontemporal_};
+  const CombineTask task{inputs.data(),         int(inputs.size()), outputs.data(), int(outputs.size()),
+                         (end - begin) * scale, divisor_,           nontemporal_};
   kernel_ != nullptr ? kernel_(task) : copy_bytes(task);
 }
 

@@ -21,15 +21,15 @@ class TileList {
  public:
   // Cuts the work of `calls` (by rank). Returns "" or the sizes that don't agree.
   std::string plan(std::span<const Call* const> calls);
-  bool small() const { return small_; }                   // not worth waking anybody: run_all by one thread
+  bool small() const { return small_; }  // not worth waking anybody: run_all by one thread
   void run_all(std::span<const Call* const> calls) { run_range(calls, 0, total_); }
   // Takes the next tile and runs it. True in `finished` if it was the last of all to be done.
   bool run_one(std::span<const Call* const> calls, bool& finished);
 
  private:
   struct Piece {
-    int64_t begin, count;     // elements in the concatenation of all pieces
-    int tensor, from, to;     // ranks, -1: all
+    int64_t begin, count;  // elements in the concatenation of all pieces
+    int tensor, from, to;  // ranks, -1: all
   };
   std::string add(std::span<const Call* const> calls, int tensor, int from, int to);
   void run_range(std::span<const Call* const> calls, int64_t begin, int64_t end);

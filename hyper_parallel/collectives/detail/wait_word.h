@@ -10,14 +10,14 @@ namespace hyper_parallel::detail {
 using Clock = std::chrono::steady_clock;
 
 struct WaitPolicy {
-  int spins, yields;   // spinning with more ranks than cores burns the time of the rank that is waited for
+  int spins, yields;  // spinning with more ranks than cores burns the time of the rank that is waited for
 };
 WaitPolicy wait_policy(int num_ranks);
 
 class alignas(64) WaitWord {
  public:
   uint32_t load() const { return value_.load(std::memory_order_acquire); }
-  void reset(uint32_t value) { value_.store(value, std::memory_order_relaxed); }   // only while nobody waits
+  void reset(uint32_t value) { value_.store(value, std::memory_order_relaxed); }  // only while nobody waits
   // Returns the first value other than `old`, or `old` after about `timeout`.
   uint32_t await_change(uint32_t old, WaitPolicy policy, std::chrono::milliseconds timeout);
   // Moves from `from` to `to` and wakes everybody; false if the value was another.
