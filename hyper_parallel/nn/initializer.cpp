@@ -3,11 +3,13 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/base/philox.h"
+#include "hyper_parallel/nn/detail/random.h"
 #include "hyper_parallel/nn/module.h"
 
 namespace hyper_parallel {
@@ -28,18 +30,28 @@ T rounded(double value) {
     return static_cast<T>(round_to_odd(value));
 }
 
+constexpr int64_t kBlock = 4096;  // elements kept as doubles before they are rounded
+
 template <class T>
-void fill(T* out, int64_t count, const Initializer& initializer, const Philox& stream, int64_t begin) {
-  switch (initializer.kind) {
-    case Initializer::Kind::kConstant:
-      std::fill_n(out, count, rounded<T>(initializer.a));
-      return;
-    case Initializer::Kind::kNormal:
-      for (int64_t i = 0; i < count; ++i) out[i] = rounded<T>(initializer.a + initializer.b * stream.normal(begin + i));
-      return;
-    case Initializer::Kind::kUniform:
-      for (int64_t i = 0; i < count; ++i) out[i] = rounded<T>(initializer.a + (initializer.b - initializer.a) * stream.uniform(begin + i));
-      return;
+void fill_normals(T* out, int64_t count, const Initializer& initializer, uint64_t seed, const std::string& full_name, int64_t begin) {
+  double exact[kBlock];
+  for (int64_t done = 0; done < count; done += kBlock) {
+    const int64_t block = std::min(kBlock, count - done);
+    kernels::fill_normal(exact, block, seed, full_name, static_cast<uint64_t>(begin + done), initializer.a, initializer.b);
+    for (int64_t i = 0; i < block; ++i) out[done + i] = rounded<T>(exact[i]);
+  }
+}
+
+template <class T>
+void fill(T* out, int64_t count, const Initializer& initializer, uint64_t seed, const std::string& full_name, int64_t begin) {
+  if (initializer.kind == Initializer::Kind::kConstant) {
+    std::fill_n(out, count, rounded<T>(initializer.a));
+  } else if (initializer.kind == Initializer::Kind::kNormal) {
+    fill_normals(out, count, initializer, seed, full_name, begin);
+  } else {
+    const Philox stream(seed, full_name);
+    const double width = initializer.b - initializer.a;
+    for (int64_t i = 0; i < count; ++i) out[i] = rounded<T>(initializer.a + width * stream.uniform(static_cast<uint64_t>(begin + i)));
   }
 }
 
@@ -47,17 +59,16 @@ void fill(T* out, int64_t count, const Initializer& initializer, const Philox& s
 
 void fill_initial(const at::Tensor& piece, const Initializer& initializer, uint64_t seed, const std::string& full_name, int64_t begin) {
   HYPER_PARALLEL_CHECK(piece.is_contiguous() && piece.is_cpu(), full_name, ": initial values go to a contiguous CPU tensor");
-  const Philox stream(seed, full_name);
   const int64_t count = piece.numel();
   switch (piece.scalar_type()) {
     case at::kDouble:
-      return fill(piece.data_ptr<double>(), count, initializer, stream, begin);
+      return fill(piece.data_ptr<double>(), count, initializer, seed, full_name, begin);
     case at::kFloat:
-      return fill(piece.data_ptr<float>(), count, initializer, stream, begin);
+      return fill(piece.data_ptr<float>(), count, initializer, seed, full_name, begin);
     case at::kBFloat16:
-      return fill(piece.data_ptr<c10::BFloat16>(), count, initializer, stream, begin);
+      return fill(piece.data_ptr<c10::BFloat16>(), count, initializer, seed, full_name, begin);
     case at::kHalf:
-      return fill(piece.data_ptr<c10::Half>(), count, initializer, stream, begin);
+      return fill(piece.data_ptr<c10::Half>(), count, initializer, seed, full_name, begin);
     default:
       HYPER_PARALLEL_CHECK(false, full_name, ": no initial values for dtype ", c10::toString(piece.scalar_type()));
   }

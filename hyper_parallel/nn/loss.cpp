@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyper_parallel/nn/loss.h"
 
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
@@ -23,7 +25,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-constexpr int64_t kChunkElements = int64_t{8} << 20;  // logits held at a time; smaller chunks re-read the weight too often
+constexpr int64_t kChunkElements = int64_t{16} << 20;  // logits held at a time; smaller chunks re-read the weight too often
 
 int64_t checked_count(const at::Tensor& labels, int64_t vocab) {
   const int64_t* label = labels.const_data_ptr<int64_t>();
@@ -79,6 +81,16 @@ void add_weight_gradient(at::Tensor& dweight, const at::Tensor& dlogits, const a
   }
 }
 
+// hidden weight^T. For a wide f32 weight oneDNN is up to half as fast again as the BLAS behind at::linear.
+at::Tensor head_logits(const at::Tensor& hidden, const at::Tensor& weight) {
+  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                               c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  static const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+  if (!schema || hidden.scalar_type() != at::kFloat || hidden.size(0) < 16) return at::linear(hidden, weight);
+  static const auto op = schema->typed<Signature>();
+  return op.call(hidden, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
 HeadGradients head_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, bool want_hidden, bool want_weight) {
   const int64_t rows = hidden.size(0), chunk = std::clamp<int64_t>(kChunkElements / weight.size(0), 64, std::max<int64_t>(rows, 64));
   const at::ScalarType type = compute_type(hidden);
@@ -90,7 +102,7 @@ HeadGradients head_loss(const at::Tensor& hidden, const at::Tensor& weight, cons
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = hidden.narrow(0, begin, count);
-    at::Tensor logits = for_kernel(at::linear(part, weight), type);
+    at::Tensor logits = for_kernel(head_logits(part, weight), type);
     out.loss += rows_loss(logits, labels.const_data_ptr<int64_t>() + begin, want_hidden || want_weight);
     const at::Tensor dlogits = logits.to(hidden.scalar_type());
     if (want_weight) add_weight_gradient(out.weight, dlogits, part, begin == 0);

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "hyper_parallel/base/philox.h"
 #include "hyper_parallel/nn/functional.h"
 #include "hyper_parallel/nn/layers.h"
 
@@ -144,6 +145,18 @@ TEST(MaterializeTest, WholeAndPiecewiseAreBitIdentical) {
   fill_initial(c, Initializer::normal(1), 7, "b.weight", 0);
   EXPECT_FALSE(a.equal(b));
   EXPECT_FALSE(a.equal(c));
+}
+
+TEST(MaterializeTest, NormalsAreThoseOfPhilox) {
+  const at::Tensor got = at::ones({5000}, at::kDouble);
+  for (const uint64_t begin : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 100}) {
+    fill_initial(got, Initializer::normal(1), 17, "w", static_cast<int64_t>(begin));
+    const Philox stream(17, "w");
+    double worst = 0;
+    for (int64_t i = 0; i < 5000; ++i)
+      worst = std::max(worst, std::abs(got[i].item<double>() - stream.normal(begin + static_cast<uint64_t>(i))));
+    EXPECT_LT(worst, 1e-14);
+  }
 }
 
 TEST(MaterializeTest, HalfValuesAreTheDoublesRoundedOnce) {

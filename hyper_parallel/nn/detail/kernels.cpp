@@ -8,13 +8,7 @@
 #include <cmath>
 #include <vector>
 
-// Bodies are always_inline, so that each clone of an entry point compiles them for its own instruction set.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
-#define BODY [[gnu::always_inline]] inline
+#include "hyper_parallel/nn/detail/clones.h"
 
 namespace hyper_parallel::kernels {
 namespace {
@@ -22,7 +16,7 @@ namespace {
 constexpr int64_t kRowsPerSum = 32;  // rows added in T before they join the double sums
 
 // Below 2 ulp on [-87, 88], 0 below and infinite above; branchless, so that loops over it vectorise.
-BODY float exp_of(float x) {
+HYPER_PARALLEL_INLINE float exp_of(float x) {
   const float clamped = std::min(std::max(x, -104.f), 88.8f);
   const float n = (clamped * 1.44269504f + 12582912.f) - 12582912.f;
   const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -37,15 +31,15 @@ BODY float exp_of(float x) {
   const int32_t whole = static_cast<int32_t>(n), half = whole >> 1;
   return p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((whole - half + 127) << 23);
 }
-BODY double exp_of(double x) { return std::exp(x); }
+HYPER_PARALLEL_INLINE double exp_of(double x) { return std::exp(x); }
 
 template <class T>
-BODY T sigmoid(T x) {
+HYPER_PARALLEL_INLINE T sigmoid(T x) {
   return T(1) / (T(1) + exp_of(-x));
 }
 
 template <class T>
-BODY T dot(const T* a, const T* b, int64_t count) {
+HYPER_PARALLEL_INLINE T dot(const T* a, const T* b, int64_t count) {
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < count; ++j) sum += a[j] * b[j];
@@ -53,7 +47,7 @@ BODY T dot(const T* a, const T* b, int64_t count) {
 }
 
 template <class T>
-BODY void rms_norm_rows(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {
+HYPER_PARALLEL_INLINE void rms_norm_rows(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {
   for (int64_t i = 0; i < rows; ++i, x += dim, y += dim) {
     const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(dot(x, x, dim)) / static_cast<double>(dim) + eps));
     rstd[i] = scale;
@@ -63,7 +57,7 @@ BODY void rms_norm_rows(const T* x, const T* weight, T* y, T* rstd, int64_t rows
 }
 
 template <class T>
-BODY void rms_norm_backward_row(const T* x, const T* weight, T rstd, const T* dy, T* dx, T* sums, int64_t dim) {
+HYPER_PARALLEL_INLINE void rms_norm_backward_row(const T* x, const T* weight, T rstd, const T* dy, T* dx, T* sums, int64_t dim) {
   T mean = 0;
 #pragma omp simd reduction(+ : mean)
   for (int64_t j = 0; j < dim; ++j) mean += dy[j] * weight[j] * x[j];
@@ -76,8 +70,8 @@ BODY void rms_norm_backward_row(const T* x, const T* weight, T rstd, const T* dy
 }
 
 template <class T>
-BODY void rms_norm_backward_rows(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* sums, double* totals, int64_t rows,
-                                 int64_t dim) {
+HYPER_PARALLEL_INLINE void rms_norm_backward_rows(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* sums, double* totals,
+                                                  int64_t rows, int64_t dim) {
   for (int64_t begin = 0; begin < rows; begin += kRowsPerSum) {
     std::fill_n(sums, dim, T(0));
     const int64_t end = std::min(rows, begin + kRowsPerSum);
@@ -87,7 +81,7 @@ BODY void rms_norm_backward_rows(const T* x, const T* weight, const T* rstd, con
 }
 
 template <class T>
-BODY void rotary_heads(const T* x, const T* cosine, const T* sine, T* y, int64_t heads, int64_t half, T sign) {
+HYPER_PARALLEL_INLINE void rotary_heads(const T* x, const T* cosine, const T* sine, T* y, int64_t heads, int64_t half, T sign) {
   for (int64_t h = 0; h < heads; ++h, x += 2 * half, y += 2 * half) {
 #pragma omp simd
     for (int64_t j = 0; j < half; ++j) {
@@ -99,7 +93,8 @@ BODY void rotary_heads(const T* x, const T* cosine, const T* sine, T* y, int64_t
 }
 
 template <class T>
-BODY void rotary_tokens(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, T sign, int64_t begin, int64_t end) {
+HYPER_PARALLEL_INLINE void rotary_tokens(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, T sign, int64_t begin,
+                                         int64_t end) {
   const int64_t row = shape.heads * shape.dim, half = shape.dim / 2;
   for (int64_t t = begin; t < end; ++t) {
     const int64_t at = (shape.table_per_batch ? t : t % shape.seq) * half;
@@ -108,13 +103,13 @@ BODY void rotary_tokens(const T* x, const T* cosine, const T* sine, T* y, const 
 }
 
 template <class T>
-BODY void swiglu_range(const T* gate, const T* up, T* out, int64_t count) {
+HYPER_PARALLEL_INLINE void swiglu_range(const T* gate, const T* up, T* out, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
 }
 
 template <class T>
-BODY void swiglu_backward_range(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {
+HYPER_PARALLEL_INLINE void swiglu_backward_range(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const T s = sigmoid(gate[i]), silu = gate[i] * s;
@@ -124,7 +119,7 @@ BODY void swiglu_backward_range(const T* gate, const T* up, const T* dout, T* dg
 }
 
 template <class T>
-BODY T row_max(const T* x, int64_t count) {
+HYPER_PARALLEL_INLINE T row_max(const T* x, int64_t count) {
   T top = x[0];
 #pragma omp simd reduction(max : top)
   for (int64_t j = 0; j < count; ++j) top = std::max(top, x[j]);
@@ -133,7 +128,7 @@ BODY T row_max(const T* x, int64_t count) {
 
 // x = exp(x - shift); returns the sum. Blocks keep the float error of a long row small.
 template <class T>
-BODY double row_exp(T* x, int64_t count, T shift) {
+HYPER_PARALLEL_INLINE double row_exp(T* x, int64_t count, T shift) {
   constexpr int64_t kBlock = 1024;
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kBlock) {
@@ -150,13 +145,14 @@ BODY double row_exp(T* x, int64_t count, T shift) {
 }
 
 template <class T>
-BODY void scale_row(T* x, int64_t count, T factor) {
+HYPER_PARALLEL_INLINE void scale_row(T* x, int64_t count, T factor) {
 #pragma omp simd
   for (int64_t j = 0; j < count; ++j) x[j] *= factor;
 }
 
 template <class T>
-BODY double cross_entropy_rows(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore, bool gradient) {
+HYPER_PARALLEL_INLINE double cross_entropy_rows(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore,
+                                                bool gradient) {
   double loss = 0;
   for (int64_t i = 0; i < rows; ++i, logits += vocab) {
     if (labels[i] == ignore) {
@@ -175,8 +171,8 @@ BODY double cross_entropy_rows(T* logits, const int64_t* labels, int64_t rows, i
 
 // One query head against `length` positions; keys and values advance by `stride` a position.
 template <class T>
-BODY void decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length, int64_t stride, int64_t dim,
-                      T scale) {
+HYPER_PARALLEL_INLINE void decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length, int64_t stride,
+                                       int64_t dim, T scale) {
   for (int64_t t = 0; t < length; ++t) scores[t] = dot(query, keys + t * stride, dim) * scale;
   const T top = row_max(scores, length);
   const T norm = static_cast<T>(1 / row_exp(scores, length, top));
@@ -189,28 +185,29 @@ BODY void decode_head(const T* query, const T* keys, const T* values, T* scores,
 }
 
 // Entry points, one per dtype, since target_clones takes no templates.
-#define ENTRY_POINTS(T)                                                                                                             \
-  CLONES void entry_rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {                   \
-    rms_norm_rows(x, weight, y, rstd, rows, dim, eps);                                                                              \
-  }                                                                                                                                 \
-  CLONES void entry_rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* sums, double* totals,      \
-                                      int64_t rows, int64_t dim) {                                                                  \
-    rms_norm_backward_rows(x, weight, rstd, dy, dx, sums, totals, rows, dim);                                                       \
-  }                                                                                                                                 \
-  CLONES void entry_rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, T sign, int64_t begin,       \
-                           int64_t end) {                                                                                           \
-    rotary_tokens(x, cosine, sine, y, shape, sign, begin, end);                                                                     \
-  }                                                                                                                                 \
-  CLONES void entry_swiglu(const T* gate, const T* up, T* out, int64_t count) { swiglu_range(gate, up, out, count); }               \
-  CLONES void entry_swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {                   \
-    swiglu_backward_range(gate, up, dout, dgate, dup, count);                                                                       \
-  }                                                                                                                                 \
-  CLONES double entry_cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore, bool gradient) { \
-    return cross_entropy_rows(logits, labels, rows, vocab, ignore, gradient);                                                       \
-  }                                                                                                                                 \
-  CLONES void entry_decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length, int64_t stride,  \
-                                int64_t dim, T scale) {                                                                             \
-    decode_head(query, keys, values, scores, out, length, stride, dim, scale);                                                      \
+#define ENTRY_POINTS(T)                                                                                                              \
+  HYPER_PARALLEL_CLONES void entry_rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {     \
+    rms_norm_rows(x, weight, y, rstd, rows, dim, eps);                                                                               \
+  }                                                                                                                                  \
+  HYPER_PARALLEL_CLONES void entry_rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* sums,        \
+                                                     double* totals, int64_t rows, int64_t dim) {                                    \
+    rms_norm_backward_rows(x, weight, rstd, dy, dx, sums, totals, rows, dim);                                                        \
+  }                                                                                                                                  \
+  HYPER_PARALLEL_CLONES void entry_rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, T sign,        \
+                                          int64_t begin, int64_t end) {                                                              \
+    rotary_tokens(x, cosine, sine, y, shape, sign, begin, end);                                                                      \
+  }                                                                                                                                  \
+  HYPER_PARALLEL_CLONES void entry_swiglu(const T* gate, const T* up, T* out, int64_t count) { swiglu_range(gate, up, out, count); } \
+  HYPER_PARALLEL_CLONES void entry_swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {     \
+    swiglu_backward_range(gate, up, dout, dgate, dup, count);                                                                        \
+  }                                                                                                                                  \
+  HYPER_PARALLEL_CLONES double entry_cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore,    \
+                                                   bool gradient) {                                                                  \
+    return cross_entropy_rows(logits, labels, rows, vocab, ignore, gradient);                                                        \
+  }                                                                                                                                  \
+  HYPER_PARALLEL_CLONES void entry_decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length,    \
+                                               int64_t stride, int64_t dim, T scale) {                                               \
+    decode_head(query, keys, values, scores, out, length, stride, dim, scale);                                                       \
   }
 ENTRY_POINTS(float)
 ENTRY_POINTS(double)
