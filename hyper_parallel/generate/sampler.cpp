@@ -27,17 +27,18 @@ int64_t Sampler::draw(const float* logits, int64_t vocab, double uniform) {
   const auto likelier = [](const Candidate& a, const Candidate& b) {
     return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
   };
-  const size_t kept = options_.top_k == 0 ? candidates_.size() : std::min(candidates_.size(), static_cast<size_t>(options_.top_k));
-  if (kept < candidates_.size())
-    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(kept), candidates_.end(), likelier);
-  candidates_.resize(kept);
-  std::sort(candidates_.begin(), candidates_.end(), likelier);
-  const double top = candidates_.front().weight;
+  if (options_.top_k != 0 && options_.top_k < vocab) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end(), likelier);
+    candidates_.resize(static_cast<size_t>(options_.top_k));
+  }
+  // Only the nucleus needs an order; sorting a whole vocabulary costs more than the rest.
+  if (options_.top_p < 1 || options_.top_k != 0) std::sort(candidates_.begin(), candidates_.end(), likelier);
+  const double top = std::min_element(candidates_.begin(), candidates_.end(), likelier)->weight;
   double total = 0;
   for (Candidate& candidate : candidates_) total += candidate.weight = std::exp(candidate.weight - top);
   size_t nucleus = 0;
   double mass = 0;
-  while (nucleus < kept && (nucleus == 0 || mass < options_.top_p * total)) mass += candidates_[nucleus++].weight;
+  while (nucleus < candidates_.size() && (nucleus == 0 || mass < options_.top_p * total)) mass += candidates_[nucleus++].weight;
   double left = uniform * mass;
   for (size_t i = 0; i + 1 < nucleus; ++i) {
     left -= candidates_[i].weight;

@@ -88,7 +88,11 @@ DecoderHead::DecoderHead(Slot slot, const DecoderConfig& config, Parameter& embe
   weight_ = &*own_;
 }
 
-at::Tensor DecoderHead::forward(const at::Tensor& hidden) { return at::linear(hidden, weight()); }
+LmOutput DecoderHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
+  if (!labels.defined()) return {at::linear(hidden, weight_->tensor)};
+  LossSum loss = linear_cross_entropy(hidden, weight_->tensor, labels);
+  return {std::move(loss.sum), loss.count};
+}
 
 DecoderLm::DecoderLm(const DecoderConfig& config, nlohmann::json json)
     : ModuleOf(root()),
@@ -106,9 +110,9 @@ std::vector<Module*> DecoderLm::shard_units() {
 
 KvCacheShape DecoderLm::cache_shape() const { return {config_.num_layers, config_.num_kv_heads, config_.head_dim}; }
 
-RotaryRows DecoderLm::rotary_rows(const LmCall& call, at::ScalarType dtype) {
+RotaryRows DecoderLm::rotary_rows(const LmCall& call) {
   const int64_t seq = call.ids.size(1), before = call.cache == nullptr ? 0 : call.cache->lengths.max().item<int64_t>();
-  auto [cosine, sine] = rotary_.rows(before + seq, dtype);
+  auto [cosine, sine] = rotary_.rows(before + seq, model_.embed_tokens.weight.tensor.scalar_type());
   if (before == 0) return {cosine, sine};
   const at::Tensor positions = call.cache->lengths;
   return {cosine.index_select(0, positions).unsqueeze(1), sine.index_select(0, positions).unsqueeze(1)};
@@ -116,15 +120,13 @@ RotaryRows DecoderLm::rotary_rows(const LmCall& call, at::ScalarType dtype) {
 
 LmOutput DecoderLm::forward(LmCall call) {
   HYPER_PARALLEL_CHECK(!model_.embed_tokens.weight.tensor.is_meta(), "the model has no weights yet: materialize() or load_weights() first");
-  const at::Tensor hidden = model_(call.ids, rotary_rows(call, lm_head_.weight().scalar_type()), call.cache);
-  if (call.labels.defined()) {
-    LossSum loss = linear_cross_entropy(hidden, lm_head_.weight(), call.labels);
-    return {std::move(loss.sum), loss.count};
+  at::Tensor hidden = model_(call.ids, rotary_rows(call), call.cache);
+  if (call.cache != nullptr) {  // only each row's last token goes on to the head
+    const int64_t batch = call.ids.size(0), seq = call.ids.size(1);
+    const at::Tensor last = at::arange(batch, at::kLong).mul(seq).add(call.counts).sub(1);
+    hidden = hidden.reshape({batch * seq, -1}).index_select(0, last);
   }
-  if (call.cache == nullptr) return {lm_head_(hidden)};
-  const int64_t batch = call.ids.size(0), seq = call.ids.size(1);
-  const at::Tensor last = at::arange(batch, at::kLong).mul(seq).add(call.counts).sub(1);
-  return {lm_head_(hidden.reshape({batch * seq, -1}).index_select(0, last))};
+  return lm_head_(hidden, call.labels);
 }
 
 }  // namespace hyper_parallel

@@ -72,8 +72,8 @@ class Decoder : public ModuleOf<Decoder> {
 class DecoderHead : public ModuleOf<DecoderHead> {
  public:
   DecoderHead(Slot slot, const DecoderConfig& config, Parameter& embedding);
-  at::Tensor forward(const at::Tensor& hidden);
-  const at::Tensor& weight() const { return weight_->tensor; }
+  // Logits of `hidden`, or with labels the loss sum and their count.
+  LmOutput forward(const at::Tensor& hidden, const at::Tensor& labels);
 
  private:
   std::optional<Parameter> own_;
@@ -98,7 +98,7 @@ class DecoderLm final : public ModuleOf<DecoderLm>, public CausalLm {
   KvCacheShape cache_shape() const override;
 
  private:
-  RotaryRows rotary_rows(const LmCall& call, at::ScalarType dtype);
+  RotaryRows rotary_rows(const LmCall& call);
   const DecoderConfig config_;
   const nlohmann::json json_;
   Decoder model_;
