@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# hyper_parallel_library(<folder> [NO_TORCH] [DEPENDS <folders>] [LINK <targets>])  one static library per folder of hyper_parallel/
-# hyper_parallel_tests(<folder> [LIBS <folders>] [TIMEOUT <s>] [LABEL <label>])      one test binary per folder of tests/, one ctest entry per file
+# hyper_parallel_library(<folder> [NO_TORCH | AUTOGRAD] [DEPENDS <folders>] [LINK <targets>])  one static library per folder of hyper_parallel/;
+#   AUTOGRAD: most of its files use autograd Functions or the dispatcher, so it takes the larger precompiled header
+# hyper_parallel_tests(<folder> [NO_TORCH] [LIBS <folders>] [TIMEOUT <s>] [LABEL <label>])      one test binary per folder of tests/, one ctest entry per file
 
 function(hyper_parallel_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -8,7 +9,7 @@ function(hyper_parallel_options target)
 endfunction()
 
 function(hyper_parallel_library folder)
-  cmake_parse_arguments(ARG "NO_TORCH" "" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "NO_TORCH;AUTOGRAD" "" "DEPENDS;LINK" ${ARGN})
   set(target hyper_parallel_${folder})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
@@ -25,8 +26,12 @@ function(hyper_parallel_library folder)
   endforeach()
   target_link_libraries(${target} PUBLIC ${ARG_LINK})
   if(NOT ARG_NO_TORCH)
+    set(pch hyper_parallel_pch)
+    if(ARG_AUTOGRAD)
+      set(pch hyper_parallel_autograd_pch)
+    endif()
     target_link_libraries(${target} PUBLIC hyper_parallel::torch)
-    target_precompile_headers(${target} REUSE_FROM hyper_parallel_pch)
+    target_precompile_headers(${target} REUSE_FROM ${pch})
   endif()
   set_property(GLOBAL APPEND PROPERTY HYPER_PARALLEL_LIBRARIES ${target})
   install(TARGETS ${target} EXPORT hyper_parallelTargets ARCHIVE DESTINATION lib)
@@ -43,7 +48,7 @@ function(hyper_parallel_link_all target)
 endfunction()
 
 function(hyper_parallel_tests folder)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_TORCH" "TIMEOUT;LABEL" "LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp ${CMAKE_CURRENT_SOURCE_DIR}/support/*.cpp)
   if(NOT sources)
     return()
@@ -63,8 +68,7 @@ function(hyper_parallel_tests folder)
     target_link_libraries(${target} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,hyper_parallel_${library}>)
   endforeach()
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest)
-  get_target_property(links ${target} LINK_LIBRARIES)
-  if(NOT folder STREQUAL base AND NOT folder STREQUAL data)
+  if(NOT ARG_NO_TORCH)
     target_precompile_headers(${target} REUSE_FROM hyper_parallel_pch)
     target_link_libraries(${target} PRIVATE hyper_parallel::torch)
   endif()

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The precompiled header of every library that uses libtorch: slow headers that most files need. Sources still include what they use.
+// The precompiled header of libraries that use libtorch: slow headers that every file needs. Sources still include what they use.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty.h>
-#include <c10/util/SmallVector.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <atomic>

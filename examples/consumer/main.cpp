@@ -8,8 +8,8 @@
 #include <cstdio>
 
 int main() {
-  const nlohmann::json config = {{"vocab_size", 32}, {"hidden_size", 32}, {"num_hidden_layers", 2}, {"num_attention_heads", 2},
-                                 {"num_key_value_heads", 1}, {"head_dim", 16}, {"intermediate_size", 64}, {"tie_word_embeddings", true}};
+  const nlohmann::json config = {{"vocab_size", 32},         {"hidden_size", 32}, {"num_hidden_layers", 2},  {"num_attention_heads", 2},
+                                 {"num_key_value_heads", 1}, {"head_dim", 16},    {"intermediate_size", 64}, {"tie_word_embeddings", true}};
   hp::run_threads(4, [&](hp::World& world) {
     const auto model = hp::make_model("qwen3", config);
     const hp::ParallelModel parallel = hp::parallelize(*model, world.group(), {.replicate_size = 2, .shard_size = 2});

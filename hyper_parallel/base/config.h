@@ -25,9 +25,9 @@ struct FieldInfo {
   std::string doc;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;                // min itself is not allowed
+  bool above_min = false;                 // min itself is not allowed
   std::vector<std::string> allowed = {};  // for strings; empty = anything
-  bool required = false;                 // no default: must be given
+  bool required = false;                  // no default: must be given
 };
 
 // The types that a field can have. An optional is null or absent when empty; json is a free map that others check.

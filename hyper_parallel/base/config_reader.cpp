@@ -102,9 +102,12 @@ class Reader final : public ConfigVisitor {
     const YAML::Node node = take(name, info);
     if (!node) return;
     const bool plain = is_plain(node);
-    if (plain && node.Scalar() == "true") value = true;
-    else if (plain && node.Scalar() == "false") value = false;
-    else fail(name, str("expected true or false, got ", shown(node)));
+    if (plain && node.Scalar() == "true")
+      value = true;
+    else if (plain && node.Scalar() == "false")
+      value = false;
+    else
+      fail(name, str("expected true or false, got ", shown(node)));
   }
   void field(const char* name, int64_t& value, const FieldInfo& info) override {
     if (const YAML::Node node = take(name, info)) value = number<int64_t>(name, node, info, "an integer");
@@ -117,13 +120,17 @@ class Reader final : public ConfigVisitor {
   }
   void field(const char* name, std::optional<int64_t>& value, const FieldInfo& info) override {
     const YAML::Node node = take(name, info);
-    if (node && node.IsNull()) value.reset();
-    else if (node) value = number<int64_t>(name, node, info, "an integer or null");
+    if (node && node.IsNull())
+      value.reset();
+    else if (node)
+      value = number<int64_t>(name, node, info, "an integer or null");
   }
   void field(const char* name, std::optional<std::string>& value, const FieldInfo& info) override {
     const YAML::Node node = take(name, info);
-    if (node && node.IsNull()) value.reset();
-    else if (node) value = text(name, node, info);
+    if (node && node.IsNull())
+      value.reset();
+    else if (node)
+      value = text(name, node, info);
   }
   void field(const char* name, std::vector<double>& value, const FieldInfo& info) override {
     list(name, value, info, [&](const YAML::Node& item) { return number<double>(name, item, info, "a list of numbers"); });

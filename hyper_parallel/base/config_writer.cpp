@@ -47,11 +47,16 @@ class JsonVisitor : public ConfigVisitor {
 };
 
 void emit(YAML::Emitter& out, const Json& value) {
-  if (value.is_null()) out << YAML::Null;
-  else if (value.is_boolean()) out << (value.get<bool>() ? "true" : "false");
-  else if (value.is_number_integer()) out << value.get<int64_t>();
-  else if (value.is_number()) out << number_text(value.get<double>());
-  else if (value.is_string()) out << YAML::DoubleQuoted << value.get<std::string>();
+  if (value.is_null())
+    out << YAML::Null;
+  else if (value.is_boolean())
+    out << (value.get<bool>() ? "true" : "false");
+  else if (value.is_number_integer())
+    out << value.get<int64_t>();
+  else if (value.is_number())
+    out << number_text(value.get<double>());
+  else if (value.is_string())
+    out << YAML::DoubleQuoted << value.get<std::string>();
   else if (value.is_array()) {
     out << YAML::Flow << YAML::BeginSeq;
     for (const Json& item : value) emit(out, item);
@@ -100,8 +105,10 @@ class SchemaWriter final : public JsonVisitor {
  protected:
   void put(const char* name, Json value, const std::string& type, bool nullable, const FieldInfo& info) override {
     Json entry = {{"description", info.doc}};
-    if (type.ends_with("[]")) entry.update({{"type", "array"}, {"items", {{"type", type.substr(0, type.size() - 2)}}}});
-    else entry["type"] = nullable ? Json({type, "null"}) : Json(type);
+    if (type.ends_with("[]"))
+      entry.update({{"type", "array"}, {"items", {{"type", type.substr(0, type.size() - 2)}}}});
+    else
+      entry["type"] = nullable ? Json({type, "null"}) : Json(type);
     if (!info.allowed.empty()) {
       Json& allowed = type.ends_with("[]") ? entry["items"]["enum"] : entry["enum"];
       allowed = info.allowed;
@@ -110,8 +117,10 @@ class SchemaWriter final : public JsonVisitor {
     Json& numbers = type.ends_with("[]") ? entry["items"] : entry;
     if (std::isfinite(info.min)) numbers[info.above_min ? "exclusiveMinimum" : "minimum"] = info.min;
     if (std::isfinite(info.max)) numbers["maximum"] = info.max;
-    if (info.required) stack_.back()["required"].push_back(name);
-    else entry["default"] = std::move(value);
+    if (info.required)
+      stack_.back()["required"].push_back(name);
+    else
+      entry["default"] = std::move(value);
     stack_.back()["properties"][name] = std::move(entry);
   }
   bool begin_section(const char* name, const std::string& doc) override {
@@ -142,7 +151,8 @@ class MarkdownWriter final : public JsonVisitor {
   void put(const char* name, Json value, const std::string& type, bool nullable, const FieldInfo& info) override {
     std::string meaning = info.doc;
     if (!info.allowed.empty()) meaning += str(" One of `", join(info.allowed, "`, `"), "`.");
-    const std::string fallback = info.required ? "required" : str("`", value.is_number_float() ? number_text(value.get<double>()) : value.dump(), "`");
+    const std::string fallback =
+        info.required ? "required" : str("`", value.is_number_float() ? number_text(value.get<double>()) : value.dump(), "`");
     row(str("| `", name, "` | ", type, nullable ? " or null" : "", " | ", fallback, " | ", meaning, " |\n"));
   }
   bool begin_section(const char* name, const std::string& doc) override {

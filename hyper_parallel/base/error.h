@@ -23,10 +23,10 @@ class Error : public std::runtime_error {
   int exit_code_;
 };
 
-#define HYPER_PARALLEL_DEFINE_ERROR(name, exit_code)                              \
-  class name : public Error {                                                     \
-   public:                                                                        \
-    explicit name(const std::string& message) : Error(exit_code, message) {}      \
+#define HYPER_PARALLEL_DEFINE_ERROR(name, exit_code)                         \
+  class name : public Error {                                                \
+   public:                                                                   \
+    explicit name(const std::string& message) : Error(exit_code, message) {} \
   }
 
 HYPER_PARALLEL_DEFINE_ERROR(ConfigError, 2);      // YAML, flags, environment
@@ -40,9 +40,10 @@ HYPER_PARALLEL_DEFINE_ERROR(InternalError, 1);
 [[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& message);
 
 // An invariant of ours, never user input. The message's parts are only formatted on failure.
-#define HYPER_PARALLEL_CHECK(condition, ...)                                                                                       \
-  do {                                                                                                                             \
-    if (!(condition)) [[unlikely]] ::hyper_parallel::check_failed(#condition, __FILE__, __LINE__, ::hyper_parallel::str(__VA_ARGS__)); \
+#define HYPER_PARALLEL_CHECK(condition, ...)                                                              \
+  do {                                                                                                    \
+    if (!(condition)) [[unlikely]]                                                                        \
+      ::hyper_parallel::check_failed(#condition, __FILE__, __LINE__, ::hyper_parallel::str(__VA_ARGS__)); \
   } while (false)
 
 }  // namespace hyper_parallel

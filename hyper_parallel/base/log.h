@@ -16,9 +16,21 @@ void log_line(LogLevel level, const std::string& text);
 void set_log_rank(int rank);
 bool log_enabled(LogLevel level);
 
-template <class... Parts> void log_debug(const Parts&... parts) { if (log_enabled(LogLevel::kDebug)) log_line(LogLevel::kDebug, str(parts...)); }
-template <class... Parts> void log_info(const Parts&... parts) { if (log_enabled(LogLevel::kInfo)) log_line(LogLevel::kInfo, str(parts...)); }
-template <class... Parts> void log_warning(const Parts&... parts) { log_line(LogLevel::kWarning, str(parts...)); }
-template <class... Parts> void log_error(const Parts&... parts) { log_line(LogLevel::kError, str(parts...)); }
+template <class... Parts>
+void log_debug(const Parts&... parts) {
+  if (log_enabled(LogLevel::kDebug)) log_line(LogLevel::kDebug, str(parts...));
+}
+template <class... Parts>
+void log_info(const Parts&... parts) {
+  if (log_enabled(LogLevel::kInfo)) log_line(LogLevel::kInfo, str(parts...));
+}
+template <class... Parts>
+void log_warning(const Parts&... parts) {
+  log_line(LogLevel::kWarning, str(parts...));
+}
+template <class... Parts>
+void log_error(const Parts&... parts) {
+  log_line(LogLevel::kError, str(parts...));
+}
 
 }  // namespace hyper_parallel

@@ -26,10 +26,14 @@ std::string bracketed(const Range& range) {
 namespace internal {
 template <class T>
 void append(std::ostringstream& out, const T& part) {
-  if constexpr (std::same_as<T, bool>) out << (part ? "true" : "false");
-  else if constexpr (std::ranges::contiguous_range<const T> && !std::convertible_to<const T&, std::string_view>) out << bracketed(part);
-  else if constexpr (requires { out << part; }) out << part;  // after vectors: libtorch prints those without brackets
-  else out << bracketed(part);
+  if constexpr (std::same_as<T, bool>)
+    out << (part ? "true" : "false");
+  else if constexpr (std::ranges::contiguous_range<const T> && !std::convertible_to<const T&, std::string_view>)
+    out << bracketed(part);
+  else if constexpr (requires { out << part; })
+    out << part;  // after vectors: libtorch prints those without brackets
+  else
+    out << bracketed(part);
 }
 }  // namespace internal
 

@@ -17,7 +17,8 @@ struct Options {
 
 std::filesystem::path resolve(const std::string& path) {
   const std::filesystem::path found = find_checkpoint(path);
-  if (found.empty()) throw CheckpointError(str(path, " is neither a checkpoint (", kCheckpointMetadataFile, ") nor a folder with checkpoints (LATEST)"));
+  if (found.empty())
+    throw CheckpointError(str(path, " is neither a checkpoint (", kCheckpointMetadataFile, ") nor a folder with checkpoints (LATEST)"));
   return found;
 }
 
@@ -53,7 +54,8 @@ int export_model_folder(const Options& options) {
   return 0;
 }
 
-CLI::App* add(CLI::App& parent, const char* name, const char* text, const std::shared_ptr<Options>& options, Action& action, int (*run)(const Options&)) {
+CLI::App* add(CLI::App& parent, const char* name, const char* text, const std::shared_ptr<Options>& options, Action& action,
+              int (*run)(const Options&)) {
   CLI::App* command = parent.add_subcommand(name, text);
   command->add_option("path", options->path, "a checkpoint, or a run's folder for its newest one")->required();
   command->callback([=, &action] { action = [=] { return run(*options); }; });

@@ -58,9 +58,10 @@ void add_config_command(CLI::App& app, Action& action) {
   CLI::App* docs = command->add_subcommand("docs", "print docs/configuration.md");
   docs->callback([&action] {
     action = [] {
-      std::printf("# Configuration\n\nEvery key of a training file, made by `hyper-parallel config docs`. Unknown keys are errors; "
-                  "`--section.key=value` overrides one.\n\n%s",
-                  config_markdown<TrainConfig>().c_str());
+      std::printf(
+          "# Configuration\n\nEvery key of a training file, made by `hyper-parallel config docs`. Unknown keys are errors; "
+          "`--section.key=value` overrides one.\n\n%s",
+          config_markdown<TrainConfig>().c_str());
       return 0;
     };
   });

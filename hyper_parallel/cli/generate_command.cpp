@@ -35,7 +35,8 @@ void add_generate_command(CLI::App& app, Action& action) {
   command->add_option("--max-new-tokens", options->generate.max_new_tokens, "tokens to generate")->capture_default_str();
   command->add_option("--temperature", options->generate.sampling.temperature, "0: greedy")->capture_default_str();
   command->add_option("--top-k", options->generate.sampling.top_k, "sample among the k likeliest tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", options->generate.sampling.top_p, "sample among the likeliest tokens that hold this probability")->capture_default_str();
+  command->add_option("--top-p", options->generate.sampling.top_p, "sample among the likeliest tokens that hold this probability")
+      ->capture_default_str();
   command->add_option("--seed", options->generate.sampling.seed, "of the sampling")->capture_default_str();
   command->add_option("--dtype", options->dtype, "float32, float64, bfloat16 or float16")->capture_default_str();
   command->callback([=, &action] { action = [=] { return run(*options); }; });

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "hyper_parallel/base/string.h"
 #include "hyper_parallel/cli/commands.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/data/tokenizer.h"
@@ -35,8 +36,10 @@ nlohmann::ordered_json collect() {
 void print_text(const nlohmann::ordered_json& info) {
   for (const auto& [key, value] : info.items()) {
     std::string text;
-    if (value.is_string()) text = value.get<std::string>();
-    else if (value.is_object()) text = str("built for ", value["built"].get<std::string>(), ", loaded ", value["loaded"].get<std::string>());
+    if (value.is_string())
+      text = value.get<std::string>();
+    else if (value.is_object())
+      text = str("built for ", value["built"].get<std::string>(), ", loaded ", value["loaded"].get<std::string>());
     else
       for (const auto& item : value) text += (text.empty() ? "" : ", ") + item.get<std::string>();
     std::printf("%-14s %s\n", key.c_str(), text.c_str());
@@ -52,8 +55,10 @@ void add_info_command(CLI::App& app, Action& action) {
   command->callback([=, &action] {
     action = [=] {
       const nlohmann::ordered_json info = collect();
-      if (*as_json) std::printf("%s\n", info.dump(2).c_str());
-      else print_text(info);
+      if (*as_json)
+        std::printf("%s\n", info.dump(2).c_str());
+      else
+        print_text(info);
       return 0;
     };
   });

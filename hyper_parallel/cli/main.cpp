@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <malloc.h>
-
 #include <cstdio>
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/cli/commands.h"
+#include "hyper_parallel/nn/allocator.h"
 #include "hyper_parallel/train/version.h"
 
 namespace {
-
-// Large tensors come from the heap and go back to it: without this every one of them costs page faults anew.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
-}
 
 int parse(CLI::App& app, int argc, char** argv) {
   try {
@@ -28,7 +21,7 @@ int parse(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  hp::keep_freed_memory();
   CLI::App app{"HyperParallel: distributed training and inference of language models"};
   app.name("hyper-parallel");
   app.set_version_flag("--version", hp::version_text());

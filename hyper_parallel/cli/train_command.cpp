@@ -24,7 +24,7 @@ WorldOptions world_options(const LauncherConfig& launcher) {
   return {.backend = launcher.backend, .timeout = std::chrono::seconds(launcher.timeout_seconds)};
 }
 
-int exit_code(RunEnd end) { return end == RunEnd::kFinished ? 0 : 128 + interrupt_signal(); }
+int exit_code(int signal) { return signal == 0 ? 0 : 128 + signal; }
 
 // A rank whose launcher (ours, torchrun, srun, mpirun) has set its environment.
 int run_rank(const LoadedConfig& loaded) {
@@ -34,25 +34,25 @@ int run_rank(const LoadedConfig& loaded) {
 }
 
 int run_as_threads(const LoadedConfig& loaded) {
-  RunEnd end = RunEnd::kFinished;
+  int signal = 0;
   run_threads(
       static_cast<int>(loaded.config.launcher.ranks),
       [&](World& world) {
-        const RunEnd mine = Trainer(world, loaded).run();
-        if (world.rank() == 0) end = mine;
+        const int mine = Trainer(world, loaded).run();
+        if (world.rank() == 0) signal = mine;
       },
       world_options(loaded.config.launcher));
-  return exit_code(end);
+  return exit_code(signal);
 }
 
 int train(const Options& options, const std::vector<std::string>& overrides) {
   const LoadedConfig loaded = load(options, overrides);
   const LauncherConfig& launcher = loaded.config.launcher;
-  catch_interrupts();
-  if (launched_by_environment()) return run_rank(loaded);
+  handle_interrupts();
+  if (World::launched()) return run_rank(loaded);
   check_train_config(loaded, launcher.ranks);
   if (launcher.rank_mode == "threads" || launcher.ranks == 1) return run_as_threads(loaded);
-  return launch_processes({.num_ranks = static_cast<int>(launcher.ranks)}, [&] { return run_rank(loaded); });
+  return launch_processes({.num_ranks = static_cast<int>(launcher.ranks), .child = [&] { return run_rank(loaded); }});
 }
 
 }  // namespace

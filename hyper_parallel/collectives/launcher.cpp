@@ -136,12 +136,17 @@ class Launch {
       Child& child = children_[rank];
       if (!child.running || waitpid(child.process, &child.status, WNOHANG) != child.process) continue;
       child.running = false;
-      if (child.status != 0 && (worst < 0 || weight(child) > weight(children_[worst]))) worst = rank;
+      if (child.status != 0 && !ended_in_order(child) && (worst < 0 || weight(child) > weight(children_[worst]))) worst = rank;
     }
     if (worst < 0 || first_ >= 0) return;
     first_ = worst;
     deadline_ = Clock::now() + options_.grace;
     kill_all(SIGTERM);
+  }
+
+  // After the forwarded signal, with its exit code.
+  bool ended_in_order(const Child& child) const {
+    return forwarded_ != 0 && WIFEXITED(child.status) && WEXITSTATUS(child.status) == 128 + forwarded_;
   }
 
   // Of several that ended in one moment, the one that others followed is more likely the killed one, then the one with bad input.
@@ -155,7 +160,7 @@ class Launch {
   int report() const {
     // Once a signal was forwarded, ranks that fail because others died of it are no causes.
     for (const Child& child : children_)
-      if (forwarded_ != 0 && WIFSIGNALED(child.status) && WTERMSIG(child.status) == forwarded_) return 128 + forwarded_;
+      if (ended_in_order(child) || (forwarded_ != 0 && WIFSIGNALED(child.status) && WTERMSIG(child.status) == forwarded_)) return 128 + forwarded_;
     if (first_ < 0) return 0;
     const Child& child = children_[first_];
     const std::string who = str("rank ", first_, " (process ", child.process, ")");

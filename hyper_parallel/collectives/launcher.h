@@ -28,7 +28,8 @@ struct LaunchOptions {
 };
 
 // 0 if all ranks ended with 0; 2 if the first that failed had exit code 2 (the user's input), else 1; 128 + signal if one was forwarded and
-// ranks died of it. InternalError if `child` is given and this process has more than one thread (a fork would lose them).
+// ranks died of it or ended with that exit code. InternalError if `child` is given and this process has more than one thread (a fork would
+// lose them).
 int launch_processes(const LaunchOptions& options);
 
 // SIGINT and SIGTERM as a question. After handle_interrupts() the first of them only sets the flag, for all ranks that are threads of this

@@ -29,8 +29,10 @@ std::string kept_lines(const std::filesystem::path& path, int64_t last_step) {
 std::string duration_text(double seconds) {
   char text[32];
   const auto whole = static_cast<int64_t>(std::lround(seconds));
-  if (whole >= 3600) std::snprintf(text, sizeof(text), "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
-  else std::snprintf(text, sizeof(text), "%ld:%02ld", whole / 60, whole % 60);
+  if (whole >= 3600)
+    std::snprintf(text, sizeof(text), "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+  else
+    std::snprintf(text, sizeof(text), "%ld:%02ld", whole / 60, whole % 60);
   return text;
 }
 
@@ -86,8 +88,8 @@ void MetricsLog::show(const StepMetrics& metrics) {
   const double mean = seconds_shown_ / static_cast<double>(metrics.step - options_.resume_step);
   const std::string left = duration_text(mean * static_cast<double>(options_.num_steps - metrics.step));
   char numbers[160];
-  std::snprintf(numbers, sizeof(numbers), "loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  left %s", metrics.loss, metrics.grad_norm, metrics.lr,
-                metrics.tokens / metrics.step_seconds, left.c_str());
+  std::snprintf(numbers, sizeof(numbers), "loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  left %s", metrics.loss, metrics.grad_norm,
+                metrics.lr, metrics.tokens / metrics.step_seconds, left.c_str());
   char validation[40] = "";
   if (metrics.val_loss) std::snprintf(validation, sizeof(validation), "  val_loss %.4f", *metrics.val_loss);
   if (!terminal_) {

@@ -15,11 +15,11 @@ namespace hyper_parallel {
 class EventFileWriter;  // base/event_file.h
 
 struct StepMetrics {
-  int64_t step = 0;     // 1 is the first
-  double loss = 0;      // mean over the valid tokens of the global batch
+  int64_t step = 0;      // 1 is the first
+  double loss = 0;       // mean over the valid tokens of the global batch
   double grad_norm = 0;  // before clipping
   double lr = 0;
-  int64_t tokens = 0;   // valid tokens of this step, all ranks
+  int64_t tokens = 0;  // valid tokens of this step, all ranks
   double step_seconds = 0;
   std::optional<double> val_loss;
 };

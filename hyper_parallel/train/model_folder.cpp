@@ -9,7 +9,8 @@ namespace hyper_parallel {
 namespace {
 
 const nlohmann::json& model_of(const CheckpointReader& reader) {
-  if (!reader.extra().contains("model")) throw CheckpointError(str(reader.folder().string(), " holds no model configuration: not saved by training"));
+  if (!reader.extra().contains("model"))
+    throw CheckpointError(str(reader.folder().string(), " holds no model configuration: not saved by training"));
   return reader.extra().at("model");
 }
 
@@ -21,7 +22,32 @@ InferenceModel from_checkpoint(const std::filesystem::path& folder, at::ScalarTy
   return loaded;
 }
 
+nlohmann::json keys_of(const ModelConfig& config) {
+  return config.config.is_null() ? nlohmann::json::object() : nlohmann::json(config.config);
+}
+
+std::unique_ptr<CausalLm> model_from_folder_config(const ModelConfig& config) {
+  nlohmann::json json = read_model_config(*config.pretrained_path);
+  json.update(keys_of(config));
+  return make_model("", json, str(*config.pretrained_path, "/config.json and model.config"));
+}
+
 }  // namespace
+
+std::unique_ptr<CausalLm> model_from_config(const LoadedConfig& loaded) {
+  const ModelConfig& config = loaded.config.model;
+  const std::string where = "model.config";
+  try {
+    if (config.pretrained_path) return model_from_folder_config(config);
+    return make_model(config.type, keys_of(config), where);
+  } catch (const ConfigError& error) {
+    const std::string message = error.what();
+    if (config.pretrained_path) throw loaded.document.error("model.pretrained_path", message);
+    const size_t begin = where.size() + 2, end = message.find(": ", begin);  // "model.config: hidden_size: 0 (allowed: ...)"
+    if (!message.starts_with(where + ": ") || end == std::string::npos) throw loaded.document.error(where, message);
+    throw loaded.document.error(where + "." + message.substr(begin, end - begin), message.substr(end + 2));
+  }
+}
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / kCheckpointMetadataFile)) return path;
@@ -34,7 +60,8 @@ InferenceModel load_for_inference(const std::filesystem::path& path, at::ScalarT
   if (!std::filesystem::exists(path)) throw CheckpointError(str(path.string(), ": no such file or folder"));
   if (const std::filesystem::path checkpoint = find_checkpoint(path); !checkpoint.empty()) return from_checkpoint(checkpoint, dtype);
   if (!std::filesystem::exists(path / "config.json"))
-    throw CheckpointError(str(path.string(), " is neither a checkpoint (", kCheckpointMetadataFile, "), a run's folder (checkpoints/LATEST) nor a model folder (config.json)"));
+    throw CheckpointError(str(path.string(), " is neither a checkpoint (", kCheckpointMetadataFile,
+                              "), a run's folder (checkpoints/LATEST) nor a model folder (config.json)"));
   return {load_model(path, dtype), make_tokenizer("byte")};
 }
 

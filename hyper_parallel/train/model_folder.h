@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models from what a run leaves behind: a checkpoint, a run's folder (its newest checkpoint), or a Hugging Face folder.
+// Models from a configuration, and from what a run leaves behind: a checkpoint, a run's folder (its newest checkpoint), or a Hugging Face
+// folder.
 //
 //   InferenceModel loaded = load_for_inference("outputs/tiny_qwen3", at::kFloat);
 //   export_checkpoint("outputs/tiny_qwen3/checkpoints/step-000400", "exported/", at::kBFloat16);
@@ -13,8 +14,12 @@
 #include "hyper_parallel/data/tokenizer.h"
 #include "hyper_parallel/generate/generate.h"
 #include "hyper_parallel/models/causal_lm.h"
+#include "hyper_parallel/train/train_config.h"
 
 namespace hyper_parallel {
+
+// The model of `model:` on meta. ConfigError names the key, the file and the line.
+std::unique_ptr<CausalLm> model_from_config(const LoadedConfig& loaded);
 
 // The checkpoint folder that `path` means: itself, the newest of its checkpoints/, or the newest in it; "" if it is none of these.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);

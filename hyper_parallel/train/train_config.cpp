@@ -5,6 +5,7 @@
 #include "hyper_parallel/models/causal_lm.h"
 #include "hyper_parallel/optim/optimizer.h"
 #include "hyper_parallel/optim/schedule.h"
+#include "hyper_parallel/train/model_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -44,37 +45,59 @@ void check_steps(const LoadedConfig& loaded) {
   if (config.training.stop_at_step.value_or(0) > steps)
     throw loaded.document.error("training.stop_at_step", str(*config.training.stop_at_step, " is beyond training.train_iters=", steps));
   if (config.lr_scheduler.warmup_iters > steps)
-    throw loaded.document.error("lr_scheduler.warmup_iters", str(config.lr_scheduler.warmup_iters, " is beyond training.train_iters=", steps));
+    throw loaded.document.error("lr_scheduler.warmup_iters",
+                                str(config.lr_scheduler.warmup_iters, " is beyond training.train_iters=", steps));
+  if (config.lr_scheduler.decay_iters > 0 && config.lr_scheduler.type != "wsd")
+    throw loaded.document.error("lr_scheduler.decay_iters",
+                                str(config.lr_scheduler.decay_iters, " is for type wsd alone, not ", config.lr_scheduler.type));
   if (config.lr_scheduler.warmup_iters + config.lr_scheduler.decay_iters > steps)
-    throw loaded.document.error("lr_scheduler.decay_iters", str("warmup_iters + decay_iters = ",
-                                config.lr_scheduler.warmup_iters + config.lr_scheduler.decay_iters, " is beyond training.train_iters=", steps));
+    throw loaded.document.error("lr_scheduler.decay_iters",
+                                str("warmup_iters + decay_iters = ", config.lr_scheduler.warmup_iters + config.lr_scheduler.decay_iters,
+                                    " is beyond training.train_iters=", steps));
   if (config.training.eval_steps > 0 && config.dataset.held_out_fraction == 0)
     throw loaded.document.error("training.eval_steps", "evaluation needs dataset.held_out_fraction > 0");
 }
 
+void check_model(const LoadedConfig& loaded) {
+  const DatasetConfig& dataset = loaded.config.dataset;
+  const auto model = model_from_config(loaded);
+  const int64_t num_tokens = make_tokenizer(dataset.tokenizer)->vocab_size();
+  if (model->vocab_size() < num_tokens)
+    throw loaded.document.error("model.config.vocab_size", str(model->vocab_size(), " is less than the ", num_tokens, " tokens of the ",
+                                                               dataset.tokenizer, " tokenizer"));
+  if (model->max_positions() < dataset.sequence_length)
+    throw loaded.document.error("dataset.sequence_length",
+                                str(dataset.sequence_length, " is beyond the model's max_position_embeddings=", model->max_positions()));
+}
+
 void check_single(const LoadedConfig& loaded, const char* key, int64_t value) {
   if (value != 1)
-    throw loaded.document.error(str("accelerator.", key), str(value, " is not available in this version (allowed: 1); use fsdp_config to split the model"));
+    throw loaded.document.error(str("accelerator.", key),
+                                str(value, " is not available in this version (allowed: 1); use fsdp_config to split the model"));
 }
 
 void check_divides(const LoadedConfig& loaded, const char* key, int64_t value, int64_t num_ranks) {
   if (value == 0 || num_ranks % value == 0) return;
-  throw loaded.document.error(str("fsdp_config.", key), str(value, " does not divide the ", num_ranks, " ranks left after tp_size=1, pp_size=1 (allowed: ",
-                                                            listed(divisors(num_ranks)), ")"));
+  throw loaded.document.error(str("fsdp_config.", key),
+                              str(value, " does not divide the ", num_ranks,
+                                  " ranks left after tp_size=1, pp_size=1 (allowed: ", listed(divisors(num_ranks)), ")"));
 }
 
 }  // namespace
 
 void LauncherConfig::fields(ConfigVisitor& v) {
-  v.field("ranks", ranks, {.doc = "Ranks that `hyper-parallel train` starts itself; ignored under torchrun, srun or mpirun.", .min = 1, .max = 4096});
+  v.field("ranks", ranks,
+          {.doc = "Ranks that `hyper-parallel train` starts itself; ignored under torchrun, srun or mpirun.", .min = 1, .max = 4096});
   v.field("rank_mode", rank_mode, {.doc = "Ranks as threads of one process, or as local processes.", .allowed = {"threads", "processes"}});
   v.field("backend", backend, {.doc = "Collectives between processes; threads always use the thread backend.", .allowed = {"gloo"}});
   v.field("timeout_seconds", timeout_seconds, {.doc = "A collective that takes longer ends the run and names who is missing.", .min = 1});
-  v.field("threads_per_rank", threads_per_rank, {.doc = "Compute threads of a rank; 0: cores divided by the ranks on this host.", .min = 0});
+  v.field("threads_per_rank", threads_per_rank,
+          {.doc = "Compute threads of a rank; 0: cores divided by the ranks on this host.", .min = 0});
 }
 
 void ModelConfig::fields(ConfigVisitor& v) {
-  v.field("type", type, {.doc = "Model architecture; ignored with `pretrained_path`, whose config.json says it.", .allowed = model_names()});
+  v.field("type", type,
+          {.doc = "Model architecture; ignored with `pretrained_path`, whose config.json says it.", .allowed = model_names()});
   v.field("config", config, {.doc = "Keys of a Hugging Face config.json; with `pretrained_path` they override the folder's."});
   v.field("pretrained_path", pretrained_path, {.doc = "Hugging Face folder (config.json and safetensors) to start from."});
   v.field("dtype", dtype, {.doc = "Type of weights and arithmetic.", .allowed = {"float32", "float64"}});
@@ -115,9 +138,12 @@ void AcceleratorConfig::fields(ConfigVisitor& v) {
 }
 
 void FsdpConfig::fields(ConfigVisitor& v) {
-  v.field("dp_shard_size", dp_shard_size, {.doc = "Ranks that share one copy of the model; 0: all that dp_replicate_size leaves.", .min = 0});
-  v.field("dp_replicate_size", dp_replicate_size, {.doc = "Copies of the model (HSDP; with dp_shard_size 1 plain data parallelism); 0: what dp_shard_size leaves.", .min = 0});
-  v.field("reshard_after_forward", reshard_after_forward, {.doc = "Free a unit's weights after its forward and gather them again for backward."});
+  v.field("dp_shard_size", dp_shard_size,
+          {.doc = "Ranks that share one copy of the model; 0: all that dp_replicate_size leaves.", .min = 0});
+  v.field("dp_replicate_size", dp_replicate_size,
+          {.doc = "Copies of the model (HSDP; with dp_shard_size 1 plain data parallelism); 0: what dp_shard_size leaves.", .min = 0});
+  v.field("reshard_after_forward", reshard_after_forward,
+          {.doc = "Free a unit's weights after its forward and gather them again for backward."});
   v.field("forward_prefetch_depth", forward_prefetch_depth, {.doc = "Units gathered ahead in forward.", .min = 0, .max = 16});
   v.field("backward_prefetch_depth", backward_prefetch_depth, {.doc = "Units gathered ahead in backward.", .min = 0, .max = 16});
 }
@@ -176,8 +202,9 @@ DataParallelSizes data_parallel_sizes(const LoadedConfig& loaded, int64_t world_
   }
   const int64_t left = world_size / fsdp.dp_shard_size;
   if (fsdp.dp_replicate_size != 0 && fsdp.dp_replicate_size != left)
-    throw loaded.document.error("fsdp_config.dp_replicate_size", str(fsdp.dp_replicate_size, " * dp_shard_size=", fsdp.dp_shard_size, " is not the ",
-                                                                     world_size, " ranks (allowed: ", left, ", or 0 for that)"));
+    throw loaded.document.error("fsdp_config.dp_replicate_size",
+                                str(fsdp.dp_replicate_size, " * dp_shard_size=", fsdp.dp_shard_size, " is not the ", world_size,
+                                    " ranks (allowed: ", left, ", or 0 for that)"));
   return {left, fsdp.dp_shard_size};
 }
 
@@ -190,8 +217,10 @@ void check_train_config(const LoadedConfig& loaded, int64_t world_size) {
   const DataParallelSizes sizes = data_parallel_sizes(loaded, world_size);
   check_batches(loaded, sizes.replicate * sizes.shard);
   check_steps(loaded);
-  if (config.optimizer.betas.size() != 2) throw loaded.document.error("optimizer.betas", str("expected two numbers, got ", config.optimizer.betas.size()));
+  if (config.optimizer.betas.size() != 2)
+    throw loaded.document.error("optimizer.betas", str("expected two numbers, got ", config.optimizer.betas.size()));
   if (config.dataset.paths.empty()) throw loaded.document.error("dataset.paths", "expected at least one file or glob");
+  check_model(loaded);
 }
 
 }  // namespace hyper_parallel

@@ -129,7 +129,8 @@ struct DataParallelSizes {
 };
 DataParallelSizes data_parallel_sizes(const LoadedConfig& loaded, int64_t world_size);
 
-// The rules over several keys: batch sizes divide, axes multiply to the world, steps fit, betas are two, features that this version lacks.
+// The rules over several keys: the model's own, batch sizes divide, axes multiply to the world, steps fit, betas are two, features that
+// this version lacks.
 void check_train_config(const LoadedConfig& loaded, int64_t world_size);
 
 }  // namespace hyper_parallel

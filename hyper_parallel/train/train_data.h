@@ -24,7 +24,7 @@ struct StepBatch {
 
 class TrainData {
  public:
-  // `group`: the data-parallel ranks. DataError: no such file, too little text.
+  // `group`: the data-parallel ranks. ConfigError with key and line: no such file, too little text.
   TrainData(const LoadedConfig& loaded, const ProcessGroup& group);
   ~TrainData();
 
@@ -36,7 +36,6 @@ class TrainData {
   void seek(const nlohmann::json& cursor);
 
   const Tokenizer& tokenizer() const;
-  int64_t vocab_size() const;
   std::string describe() const;  // "9876 sequences of 256 tokens, 99 held out"
 
  private:

@@ -24,9 +24,9 @@ struct MicroBatch {
 };
 
 struct StepResult {
-  double loss = 0;           // mean over the valid tokens of the global batch
-  double grad_norm = 0;      // before clipping
-  int64_t tokens = 0;        // valid ones, all ranks
+  double loss = 0;            // mean over the valid tokens of the global batch
+  double grad_norm = 0;       // before clipping
+  int64_t tokens = 0;         // valid ones, all ranks
   double local_loss_sum = 0;  // of this rank, to find who brought a NaN
 };
 

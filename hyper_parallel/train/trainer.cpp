@@ -3,6 +3,10 @@
 
 #include <ATen/Parallel.h>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -29,14 +33,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 at::ScalarType dtype_of(const ModelConfig& config) { return config.dtype == "float64" ? at::kDouble : at::kFloat; }
 
-std::unique_ptr<CausalLm> build_model(const ModelConfig& config) {
-  nlohmann::json json = nlohmann::json::object();
-  if (config.pretrained_path) json = read_model_config(*config.pretrained_path);
-  json.update(nlohmann::json(config.config));
-  if (config.pretrained_path) return make_model("", json, str(*config.pretrained_path, "/config.json and model.config"));
-  return make_model(config.type, json, "model.config");
-}
-
 ParallelizeOptions parallelize_options(const LoadedConfig& loaded, int64_t world_size) {
   const DataParallelSizes sizes = data_parallel_sizes(loaded, world_size);
   const FsdpConfig& fsdp = loaded.config.fsdp_config;
@@ -56,7 +52,9 @@ ScheduleOptions schedule_options(const TrainConfig& config) {
           .min_learning_rate = config.optimizer.lr * scheduler.min_lr_ratio,
           .num_warmup_steps = scheduler.warmup_iters,
           .num_steps = steps,
-          .num_decay_steps = scheduler.decay_iters > 0 ? scheduler.decay_iters : std::clamp<int64_t>(steps / 10, 1, most_decay)};
+          .num_decay_steps = scheduler.type != "wsd"     ? 0
+                             : scheduler.decay_iters > 0 ? scheduler.decay_iters
+                                                         : std::clamp<int64_t>(steps / 10, 1, most_decay)};
 }
 
 void append(StateDict& into, StateDict from) {
@@ -72,15 +70,9 @@ class Trainer::Impl {
         config_(loaded.config),
         group_(world.group()),
         data_(loaded, group_),
-        model_(build_model(config_.model)),
+        model_(model_from_config(loaded)),
         parallel_(parallelize(*model_, group_, parallelize_options(loaded, world.size()))),
         schedule_(schedule_options(config_)) {
-    if (model_->vocab_size() < data_.vocab_size())
-      throw loaded.document.error("model.config.vocab_size", str(model_->vocab_size(), " is less than the ", data_.vocab_size(), " tokens of the ",
-                                                                 config_.dataset.tokenizer, " tokenizer"));
-    if (model_->max_positions() < config_.dataset.sequence_length)
-      throw loaded.document.error("dataset.sequence_length", str(config_.dataset.sequence_length, " is beyond the model's max_position_embeddings=",
-                                                                 model_->max_positions()));
     set_threads();
     FullyShard& engine = *parallel_.engine;
     engine.materialize({.dtype = dtype_of(config_.model), .seed = static_cast<uint64_t>(config_.training.seed)});
@@ -94,21 +86,23 @@ class Trainer::Impl {
     if (is_first()) open_output();
   }
 
-  RunEnd run() {
+  int run() {
     const int64_t last = std::min(config_.training.train_iters, config_.training.stop_at_step.value_or(config_.training.train_iters));
     while (steps_done_ < last) {
       one_step();
-      const bool stop = agree_to_stop();
+      const int signal = agree_on_signal();
       const bool due = config_.checkpoint.save_steps > 0 && steps_done_ % config_.checkpoint.save_steps == 0;
-      if (due || ((stop || steps_done_ == last) && config_.checkpoint.save_final)) save();
-      if (!stop) continue;
+      if (due || ((signal != 0 || steps_done_ == last) && config_.checkpoint.save_final)) save();
+      if (signal == 0) continue;
       finish_output();
-      log_warning("interrupted after step ", steps_done_, config_.checkpoint.save_final ? "; resume with --checkpoint.restore_from=LATEST" : "");
-      return RunEnd::kInterrupted;
+      if (is_first())
+        log_warning("interrupted after step ", steps_done_,
+                    config_.checkpoint.save_final ? "; resume with --checkpoint.restore_from=LATEST" : "");
+      return signal;
     }
     finish_output();
     if (config_.sample.prompt) sample();
-    return RunEnd::kFinished;
+    return 0;
   }
 
  private:
@@ -121,13 +115,13 @@ class Trainer::Impl {
 
   void open_output() {
     metrics_ = std::make_unique<MetricsLog>(config_.output_dir, MetricsOptions{.num_steps = config_.training.train_iters,
-                                                                              .logging_steps = config_.training.logging_steps,
-                                                                              .resume_step = steps_done_});
+                                                                               .logging_steps = config_.training.logging_steps,
+                                                                               .resume_step = steps_done_});
     std::ofstream(std::filesystem::path(config_.output_dir) / "config.yaml") << config_yaml(config_);
     int64_t num_parameters = 0;
     for (const auto& [name, slot] : model_->module().named_parameters()) num_parameters += slot->numel();
-    log_info(num_parameters, " parameters on ", world_.size(), " ranks ", parallel_.mesh.to_string(), ", backend ", group_.backend_name(), ", ",
-             data_.describe());
+    log_info(num_parameters, " parameters on ", world_.size(), " ranks ", parallel_.mesh.to_string(), ", backend ", group_.backend_name(),
+             ", ", data_.describe());
   }
 
   void finish_output() {
@@ -171,33 +165,42 @@ class Trainer::Impl {
         culprits += str("\n  rank ", rank, ": loss not finite, samples ", std::span(row, batch.samples.size()));
       }
     }
-    throw RuntimeError(str("step ", step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, "; weights are as after step ", step - 1, culprits));
+    throw RuntimeError(str("step ", step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, "; weights are as after step ",
+                           step - 1, culprits));
   }
 
-  bool agree_to_stop() const {
-    const at::Tensor stop = at::scalar_tensor(interrupted() ? 1 : 0, at::kInt);
-    group_.all_reduce(stop, ReduceOp::kMax).wait();
-    return stop.item<int>() != 0;
+  // A signal may have reached some ranks only, or not yet all.
+  int agree_on_signal() const {
+    const at::Tensor signal = at::scalar_tensor(interrupt_signal(), at::kInt);
+    group_.all_reduce(signal, ReduceOp::kMax).wait();
+    return signal.item<int>();
   }
 
   CheckpointState state() {
     CheckpointState all{parallel_.engine->state_dict(), {}};
     append(all.tensors, optimizer_->state_dict());
-    all.extra = {{"step", steps_done_}, {"cursor", data_.cursor()}, {"seed", config_.training.seed},
-                 {"model", model_->config()}, {"tokenizer", config_.dataset.tokenizer}};
+    all.extra = {{"step", steps_done_},
+                 {"cursor", data_.cursor()},
+                 {"seed", config_.training.seed},
+                 {"model", model_->config()},
+                 {"tokenizer", config_.dataset.tokenizer}};
     return all;
   }
 
-  void save() { save_checkpoint(group_, checkpoints() / checkpoint_name(steps_done_), state(), {.keep_last = static_cast<int>(config_.checkpoint.keep_last)}); }
+  void save() {
+    save_checkpoint(group_, checkpoints() / checkpoint_name(steps_done_), state(),
+                    {.keep_last = static_cast<int>(config_.checkpoint.keep_last)});
+  }
 
   void restore() {
     if (!config_.checkpoint.restore_from) return;
     const bool latest = *config_.checkpoint.restore_from == "LATEST";
-    if (latest && !std::filesystem::exists(checkpoints() / "LATEST")) {
+    if (latest && !std::filesystem::exists(checkpoints() / "LATEST") && list_checkpoints(checkpoints()).empty()) {
       log_info("no checkpoint in ", checkpoints().string(), ": starting from step 1");
       return;
     }
-    const std::filesystem::path folder = latest ? latest_checkpoint(checkpoints()) : std::filesystem::path(*config_.checkpoint.restore_from);
+    const std::filesystem::path folder =
+        latest ? latest_checkpoint(checkpoints()) : std::filesystem::path(*config_.checkpoint.restore_from);
     const nlohmann::json extra = load_checkpoint(group_, folder, state().tensors);
     steps_done_ = extra.at("step");
     data_.seek(extra.at("cursor"));
@@ -234,6 +237,6 @@ class Trainer::Impl {
 
 Trainer::Trainer(const World& world, const LoadedConfig& loaded) : impl_(std::make_unique<Impl>(world, loaded)) {}
 Trainer::~Trainer() = default;
-RunEnd Trainer::run() { return impl_->run(); }
+int Trainer::run() { return impl_->run(); }
 
 }  // namespace hyper_parallel

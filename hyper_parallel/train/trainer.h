@@ -15,14 +15,13 @@
 
 namespace hyper_parallel {
 
-enum class RunEnd { kFinished, kInterrupted };
-
 class Trainer {
  public:
   // Reads data and model, shards, restores. The loaded configuration must have passed check_train_config for this world.
   Trainer(const World& world, const LoadedConfig& loaded);
   ~Trainer();
-  RunEnd run();
+  // 0: finished. Else the signal that ended the run, the same on all ranks.
+  int run();
 
  private:
   class Impl;

@@ -50,7 +50,8 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
 }
 
 TEST(Config, ReadsEveryKindOfField) {
-  const Outer config = read("flag: true\nstop: 7\npaths: [a, \"3\"]\nfree: {x: 1, y: [1.5, no], z: \"2\"}\ninner: {steps: 1_000, lr: 3e-4, kind: muon}");
+  const Outer config =
+      read("flag: true\nstop: 7\npaths: [a, \"3\"]\nfree: {x: 1, y: [1.5, no], z: \"2\"}\ninner: {steps: 1_000, lr: 3e-4, kind: muon}");
   EXPECT_TRUE(config.flag);
   EXPECT_EQ(config.stop, 7);
   EXPECT_THAT(config.paths, testing::ElementsAre("a", "3"));
@@ -82,26 +83,26 @@ TEST_P(ConfigErrors, NameThePathTheValueAndTheLine) { EXPECT_EQ(error_of(GetPara
 
 INSTANTIATE_TEST_SUITE_P(
     Bad, ConfigErrors,
-    testing::Values(
-        BadCase{"flag: true\ninner:\n  step: 3", "inner.step: unknown key (did you mean \"steps\"?)\n  in run.yaml:3"},
-        BadCase{"momentum: 3", "momentum: unknown key (known here: flag, stop, paths, free, inner)\n  in run.yaml:1"},
-        BadCase{"inner:\n  steps: many", "inner.steps: expected an integer, got \"many\"\n  in run.yaml:2"},
-        BadCase{"inner: {steps: 1.5}", "inner.steps: expected an integer, got \"1.5\"\n  in run.yaml:1"},
-        BadCase{"inner: {steps: \"3\"}", "inner.steps: expected an integer, got \"3\"\n  in run.yaml:1"},
-        BadCase{"inner: {steps: 0}", "inner.steps: 0 is out of range (allowed: >= 1)\n  in run.yaml:1"},
-        BadCase{"inner: {lr: 0}", "inner.lr: 0 is out of range (allowed: > 0)\n  in run.yaml:1"},
-        BadCase{"inner: {lr: nan}", "inner.lr: nan is out of range (allowed: > 0)\n  in run.yaml:1"},
-        BadCase{"inner: {kind: sgd}", "inner.kind: unknown value \"sgd\" (allowed: adamw, muon)\n  in run.yaml:1"},
-        BadCase{"flag: yes", "flag: expected true or false, got \"yes\"\n  in run.yaml:1"},
-        BadCase{"flag: true\nflag: false", "flag: given twice\n  in run.yaml:1"},
-        BadCase{"inner: [1]", "inner: expected a map, got a list\n  in run.yaml:1"},
-        BadCase{"paths: a", "paths: expected a list, got \"a\"\n  in run.yaml:1"},
-        BadCase{"inner: {steps: null}", "inner.steps: expected an integer, got null\n  in run.yaml:1"},
-        BadCase{"[1, 2]", "run.yaml:1: expected a map of keys at the top, got a list"},
-        BadCase{"flag: [", "run.yaml:1:1: not valid YAML: end of sequence flow not found"}));
+    testing::Values(BadCase{"flag: true\ninner:\n  step: 3", "inner.step: unknown key (did you mean \"steps\"?)\n  in run.yaml:3"},
+                    BadCase{"momentum: 3", "momentum: unknown key (known here: flag, stop, paths, free, inner)\n  in run.yaml:1"},
+                    BadCase{"inner:\n  steps: many", "inner.steps: expected an integer, got \"many\"\n  in run.yaml:2"},
+                    BadCase{"inner: {steps: 1.5}", "inner.steps: expected an integer, got \"1.5\"\n  in run.yaml:1"},
+                    BadCase{"inner: {steps: \"3\"}", "inner.steps: expected an integer, got \"3\"\n  in run.yaml:1"},
+                    BadCase{"inner: {steps: 0}", "inner.steps: 0 is out of range (allowed: >= 1)\n  in run.yaml:1"},
+                    BadCase{"inner: {lr: 0}", "inner.lr: 0 is out of range (allowed: > 0)\n  in run.yaml:1"},
+                    BadCase{"inner: {lr: nan}", "inner.lr: nan is out of range (allowed: > 0)\n  in run.yaml:1"},
+                    BadCase{"inner: {kind: sgd}", "inner.kind: unknown value \"sgd\" (allowed: adamw, muon)\n  in run.yaml:1"},
+                    BadCase{"flag: yes", "flag: expected true or false, got \"yes\"\n  in run.yaml:1"},
+                    BadCase{"flag: true\nflag: false", "flag: given twice\n  in run.yaml:1"},
+                    BadCase{"inner: [1]", "inner: expected a map, got a list\n  in run.yaml:1"},
+                    BadCase{"paths: a", "paths: expected a list, got \"a\"\n  in run.yaml:1"},
+                    BadCase{"inner: {steps: null}", "inner.steps: expected an integer, got null\n  in run.yaml:1"},
+                    BadCase{"[1, 2]", "run.yaml:1: expected a map of keys at the top, got a list"},
+                    BadCase{"flag: [", "run.yaml:1:1: not valid YAML: end of sequence flow not found"}));
 
 TEST(Config, OverrideErrorsPointAtTheCommandLine) {
-  EXPECT_EQ(error_of("", {"--inner.step=3"}), "inner.step: unknown key (did you mean \"steps\"?)\n  from the command line: --inner.step=...");
+  EXPECT_EQ(error_of("", {"--inner.step=3"}),
+            "inner.step: unknown key (did you mean \"steps\"?)\n  from the command line: --inner.step=...");
   EXPECT_EQ(error_of("", {"--flag"}), "override \"--flag\": expected --section.key=value");
   EXPECT_EQ(error_of("flag: true", {"--flag.x=1"}), "override --flag.x: flag is not a section");
 }

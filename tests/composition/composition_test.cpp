@@ -5,18 +5,23 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "hyper_parallel/base/string.h"
+#include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/train/parallelize.h"
 #include "hyper_parallel/train/train_step.h"
 #include "tests/composition/support/reference.h"
 
 namespace hyper_parallel::composition {
+
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
 namespace {
 
 std::vector<MicroBatch> cut(const Row& row, const Batch& batch, int64_t rank) {
   const int64_t num_ranks = row.replicate * row.fsdp;
   const int64_t per_rank = kNumSequences / (num_ranks * row.accumulation);
+  HYPER_PARALLEL_CHECK(per_rank * num_ranks * row.accumulation == kNumSequences, row.name,
+                       ": ranks and accumulation do not divide the batch");
   std::vector<MicroBatch> parts;
   for (int64_t i = 0; i < row.accumulation; ++i) {
     const int64_t begin = (i * num_ranks + rank) * per_rank;

@@ -33,8 +33,10 @@ void ignore_labels(const Row& row, int64_t* labels) {
     const int64_t rank = rank_of(row, i / kSequenceLength);
     const bool keep = row.labels == "all" || (row.labels == "seven_one" && kept[rank] < (rank % 2 == 0 ? 7 : 1)) ||
                       (row.labels == "last_rank_none" && rank != num_ranks - 1);
-    if (keep) ++kept[rank];
-    else labels[i] = kIgnoreLabel;
+    if (keep)
+      ++kept[rank];
+    else
+      labels[i] = kIgnoreLabel;
   }
 }
 

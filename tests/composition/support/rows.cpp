@@ -12,8 +12,8 @@
 namespace hyper_parallel::composition {
 namespace {
 
-const std::set<std::string> kKnown = {"name",  "model", "model_overrides", "replicate",             "fsdp",
-                                      "steps", "dtype", "accumulation",    "reshard_after_forward", "labels", "prefetch"};
+const std::set<std::string> kKnown = {"name",  "model",        "model_overrides",       "replicate", "fsdp",    "steps",
+                                      "dtype", "accumulation", "reshard_after_forward", "labels",    "prefetch"};
 
 nlohmann::json to_json(const YAML::Node& node) {
   if (node.IsMap()) {
@@ -26,7 +26,8 @@ nlohmann::json to_json(const YAML::Node& node) {
     for (const auto& item : node) list.push_back(to_json(item));
     return list;
   }
-  return nlohmann::json::parse(node.Scalar(), nullptr, false).is_discarded() ? nlohmann::json(node.Scalar()) : nlohmann::json::parse(node.Scalar());
+  return nlohmann::json::parse(node.Scalar(), nullptr, false).is_discarded() ? nlohmann::json(node.Scalar())
+                                                                             : nlohmann::json::parse(node.Scalar());
 }
 
 // One object per combination of the lists' items; the name grows by the items.
@@ -52,7 +53,8 @@ Row to_row(const nlohmann::json& source, const nlohmann::json& models) {
     if (!kKnown.contains(key)) throw ConfigError(str("composition row ", source["name"].dump(), ": unknown key ", key));
   Row row;
   row.name = source["name"];
-  std::replace_if(row.name.begin(), row.name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::replace_if(
+      row.name.begin(), row.name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   row.model = source["model"];
   row.model_type = models.at(row.model).at("type");
   row.config = models.at(row.model).at("config");

@@ -10,10 +10,10 @@
 namespace hyper_parallel::composition {
 
 struct Row {
-  std::string name;         // with the values of its lists
-  std::string model;        // a key of models.yaml: {type, config}
+  std::string name;   // with the values of its lists
+  std::string model;  // a key of models.yaml: {type, config}
   std::string model_type;
-  nlohmann::json config;    // models.yaml's, with model_overrides
+  nlohmann::json config;  // models.yaml's, with model_overrides
   int64_t replicate = 1, fsdp = 1;
   int64_t accumulation = 1;  // microbatches a step
   int64_t steps = 3;

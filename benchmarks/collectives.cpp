@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of our backends beside libtorch's own gloo in the same run: one JSON line for each case, times in microseconds.
+//
+//   thread ...   ranks as threads against libtorch's gloo over as many processes
+//   gloo ...     our gloo backend against libtorch's gloo, both over processes
+//
+// `bench_collectives [SECONDS]`: measuring time for each case and side (0.3). The median of the repetitions counts, as rank 0 sees it.
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "hyper_parallel/collectives/launcher.h"
+#include "hyper_parallel/collectives/world.h"
+
+namespace hyper_parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum Kind { kAllReduce, kReduceScatter, kAllGather, kNumKinds };
+constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather"};
+constexpr int64_t kBytes[] = {4, int64_t(64) << 10, int64_t(1) << 20, int64_t(16) << 20};
+constexpr const char* kSizeNames[] = {"4 B", "64 KiB", "1 MiB", "16 MiB"};
+constexpr int kNumSizes = 4;
+constexpr int kRanks[] = {2, 4};
+
+double seconds_for_each = 0.3;
+
+struct Tensors {
+  at::Tensor whole, part;
+  Tensors(int64_t bytes, int num_ranks)
+      : whole(at::ones({std::max<int64_t>(bytes / 4 / num_ranks, 1) * num_ranks})), part(at::ones({whole.numel() / num_ranks})) {}
+};
+
+// Median in microseconds of one call, timed in batches; `agree` makes one number the same on all ranks.
+double measure(const std::function<void()>& call, const std::function<int64_t(int64_t)>& agree) {
+  call();
+  const auto timed = [&](int64_t count) {
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < count; ++i) call();
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / double(count);
+  };
+  const double once = timed(3);
+  const int64_t batch = agree(std::max<int64_t>(1, int64_t(1000 / once)));
+  const int64_t repetitions = agree(std::clamp<int64_t>(int64_t(seconds_for_each * 1e6 / (once * double(batch))), 5, 200));
+  std::vector<double> times;
+  for (int64_t i = 0; i < repetitions; ++i) times.push_back(timed(batch));
+  std::nth_element(times.begin(), times.begin() + std::ptrdiff_t(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+double measure_ours(const ProcessGroup& group, Kind kind, int64_t bytes) {
+  const Tensors tensors(bytes, group.size());
+  const auto call = [&] {
+    if (kind == kAllReduce)
+      group.all_reduce(tensors.whole).wait();
+    else if (kind == kReduceScatter)
+      group.reduce_scatter(tensors.part, tensors.whole).wait();
+    else
+      group.all_gather(tensors.whole, tensors.part).wait();
+  };
+  const auto agree = [&](int64_t mine) {
+    const at::Tensor value = at::ones({1}, at::kLong) * mine;
+    group.broadcast(value, 0).wait();
+    return value.item<int64_t>();
+  };
+  return measure(call, agree);
+}
+
+double measure_libtorch(c10d::ProcessGroupGloo& gloo, Kind kind, int64_t bytes) {
+  Tensors tensors(bytes, gloo.getSize());
+  std::vector<at::Tensor> whole{tensors.whole};
+  const auto call = [&] {
+    if (kind == kAllReduce)
+      gloo.allreduce(whole)->wait();
+    else if (kind == kReduceScatter)
+      gloo._reduce_scatter_base(tensors.part, tensors.whole)->wait();
+    else
+      gloo._allgather_base(tensors.whole, tensors.part)->wait();
+  };
+  const auto agree = [&](int64_t mine) {
+    std::vector<at::Tensor> value{at::ones({1}, at::kLong) * mine};
+    gloo.broadcast(value)->wait();
+    return value[0].item<int64_t>();
+  };
+  return measure(call, agree);
+}
+
+struct Results {
+  double thread[kNumKinds][kNumSizes], ours[kNumKinds][kNumSizes], libtorch[kNumKinds][kNumSizes];
+};
+
+template <class Body>
+void for_cases(Body&& body) {
+  for (int kind = 0; kind < kNumKinds; ++kind)
+    for (int size = 0; size < kNumSizes; ++size) body(Kind(kind), size);
+}
+
+int run_process(Results& results) {
+  at::set_num_threads(1);
+  World world = World::from_environment();
+  c10d::TCPStoreOptions store_options;
+  store_options.port = uint16_t(std::atoi(std::getenv("MASTER_PORT")));
+  store_options.waitWorkers = false;
+  auto store = c10::make_intrusive<c10d::PrefixStore>("bench", c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options));
+  auto options = c10d::ProcessGroupGloo::Options::create();
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank(), world.size(), options);
+  for_cases([&](Kind kind, int size) {
+    const double ours = measure_ours(world.group(), kind, kBytes[size]), libtorch = measure_libtorch(*gloo, kind, kBytes[size]);
+    if (world.rank() == 0) results.ours[kind][size] = ours, results.libtorch[kind][size] = libtorch;
+  });
+  world.group().barrier();
+  return 0;
+}
+
+void print(const char* backend, Kind kind, int size, int num_ranks, double ours, double peer) {
+  std::printf(
+      "{\"bench\": \"collectives\", \"case\": \"%s %s %s, %d ranks\", \"ours\": %.2f, \"peer\": %.2f, \"unit\": \"us\", \"ratio\": %.2f}\n",
+      backend, kNames[kind], kSizeNames[size], num_ranks, ours, peer, peer / ours);
+}
+
+int run(int num_ranks) {
+  void* shared = mmap(nullptr, sizeof(Results), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  Results& results = *static_cast<Results*>(shared);
+  const int code = launch_processes({.num_ranks = num_ranks, .child = [&] { return run_process(results); }});
+  if (code != 0) return code;
+  run_threads(num_ranks, [&](World& world) {
+    for_cases([&](Kind kind, int size) {
+      const double time = measure_ours(world.group(), kind, kBytes[size]);
+      if (world.rank() == 0) results.thread[kind][size] = time;
+    });
+  });
+  for_cases([&](Kind kind, int size) {
+    print("thread", kind, size, num_ranks, results.thread[kind][size], results.libtorch[kind][size]);
+    print("gloo", kind, size, num_ranks, results.ours[kind][size], results.libtorch[kind][size]);
+  });
+  std::fflush(stdout);
+  munmap(shared, sizeof(Results));
+  return 0;
+}
+
+}  // namespace
+}  // namespace hyper_parallel
+
+int main(int argc, char** argv) {
+  if (argc > 1) hp::seconds_for_each = std::atof(argv[1]);
+  for (const int num_ranks : hp::kRanks)
+    if (const int code = hp::run(num_ranks); code != 0) return code;
+  return 0;
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a DTensor op costs on the host beside the plain op, 10 x 10 f32 on a mesh of one rank (nothing communicates), best of 15 runs.
+// `ours`: the DTensor op, `peer`: the plain op, `over_ns`: the difference. PyTorch's DTensor beside it: vs_pytorch/dtensor_ops.py.
+//   bench_dtensor_ops               all cases, a JSON line each
+//   bench_dtensor_ops CASE N        N calls of one case, for valgrind --tool=callgrind (the difference of two N)
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "hyper_parallel/collectives/world.h"
+#include "hyper_parallel/dtensor/factories.h"
+
+namespace {
+
+using namespace hyper_parallel;
+using Op = std::function<void()>;
+
+struct Case {
+  const char* name;
+  Op ours, plain;  // no plain: nothing to compare with
+};
+
+template <class T>
+void keep_alive(T&& value) {
+  asm volatile("" : : "g"(&value) : "memory");
+}
+
+double best_ns(const Op& op) {
+  constexpr int kCalls = 20'000, kRuns = 15;
+  for (int call = 0; call < kCalls / 4; ++call) op();
+  double best = 1e30;
+  for (int run = 0; run < kRuns; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int call = 0; call < kCalls; ++call) op();
+    best = std::min(best, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls);
+  }
+  return best;
+}
+
+std::vector<Case> make_cases(const DeviceMesh& mesh) {
+  const Layout rows = Layout(mesh)("a"), columns = Layout(mesh)("", "a"), all(mesh), terms(mesh, {partial()});
+  const at::Tensor t = at::ones({10, 10}), u = at::ones({10, 10}), tg = t.clone().requires_grad_();
+  const DTensor s = from_local(t, rows), r = from_local(u, all), p = from_local(t.clone(), terms);
+  const at::Tensor st = s, rt = r, rg = st.detach().requires_grad_(), sum = from_local(at::ones({10, 10}) * 0, rows),
+                   plain_sum = at::ones({10, 10});
+  const at::Tensor ones = at::ones({10, 10}), ones_d = from_local(ones, rows);
+  return {
+      {"detach", [=] { keep_alive(st.detach()); }, [=] { keep_alive(t.detach()); }},
+      {"to_local", [=] { keep_alive(s.to_local()); }, {}},
+      {"to_local_grad", [=, x = DTensor(rg)] { keep_alive(x.to_local()); }, {}},
+      {"from_local", [=] { keep_alive(from_local(t, rows)); }, {}},
+      {"from_local_grad", [=] { keep_alive(from_local(tg, rows)); }, {}},
+      {"redistribute_S0_R", [=] { keep_alive(s.redistribute(all)); }, {}},
+      {"redistribute_S0_S1", [=] { keep_alive(s.redistribute(columns)); }, {}},
+      {"redistribute_R_S0", [=] { keep_alive(r.redistribute(rows)); }, {}},
+      {"redistribute_P_R", [=] { keep_alive(p.redistribute(all)); }, {}},
+      {"redistribute_S0_S0", [=] { keep_alive(s.redistribute(rows)); }, {}},
+      {"add", [=] { keep_alive(at::add(st, st)); }, [=] { keep_alive(at::add(t, t)); }},
+      {"add_forward_backward", [=] { keep_alive(torch::autograd::grad({rg + rg}, {rg}, {ones_d})); },
+       [=] { keep_alive(torch::autograd::grad({tg + tg}, {tg}, {ones})); }},
+      {"add_", [=] { sum.add_(st); }, [=] { plain_sum.add_(t); }},
+      {"view", [=] { keep_alive(rt.view({100})); }, [=] { keep_alive(u.view({100})); }},
+      {"mm", [=] { keep_alive(at::mm(rt, rt)); }, [=] { keep_alive(at::mm(u, u)); }},
+      {"t", [=] { keep_alive(st.t()); }, [=] { keep_alive(t.t()); }},
+      {"boxed_exp", [=] { keep_alive(at::exp(st)); }, [=] { keep_alive(at::exp(t)); }},
+      {"boxed_maximum", [=] { keep_alive(at::maximum(st, st)); }, [=] { keep_alive(at::maximum(t, t)); }},
+      {"boxed_softmax", [=] { keep_alive(at::softmax(rt, 1)); }, [=] { keep_alive(at::softmax(u, 1)); }},
+      {"uniform_", [=] { rt.uniform_(); }, [=] { u.uniform_(); }},
+  };
+}
+
+void print_case(const Case& one) {
+  const double ours = best_ns(one.ours), plain = one.plain ? best_ns(one.plain) : 0;
+  if (!one.plain)
+    std::printf("{\"bench\": \"dtensor_ops\", \"case\": \"%s\", \"ours\": %.4f, \"peer\": null, \"unit\": \"us\", \"ratio\": null}\n",
+                one.name, ours / 1e3);
+  else
+    std::printf(
+        "{\"bench\": \"dtensor_ops\", \"case\": \"%s\", \"ours\": %.4f, \"peer\": %.4f, \"unit\": \"us\", \"ratio\": %.3f, \"over_ns\": "
+        "%.0f}\n",
+        one.name, ours / 1e3, plain / 1e3, plain / ours, ours - plain);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const World world = World::single();
+  const DeviceMesh mesh(world.group(), {1}, {"a"});
+  const auto start = std::chrono::steady_clock::now();
+  from_local(at::ones({10, 10}), Layout(mesh));  // registers the kernels, once per process
+  const double first_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (argc == 1)
+    std::printf(
+        "{\"bench\": \"dtensor_ops\", \"case\": \"first_dtensor\", \"ours\": %.2f, \"peer\": null, \"unit\": \"ms\", \"ratio\": null}\n",
+        first_ms);
+  for (const Case& one : make_cases(mesh)) {
+    if (argc == 1)
+      print_case(one);
+    else if (std::strcmp(argv[1], one.name) == 0)
+      for (int call = 0; call < (argc > 2 ? std::atoi(argv[2]) : 1); ++call) one.ours();
+  }
+  return 0;
+}

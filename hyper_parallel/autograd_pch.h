@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// The precompiled header of libraries whose files mostly use autograd Functions, the engine or the dispatcher.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "hyper_parallel/pch.h"
