@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyper_parallel/shard/propagate.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "hyper_parallel/base/error.h"
+
+namespace hyper_parallel {
+namespace {
+
+using Placements = std::vector<Placement>;
+constexpr double kLatencyUs = 5, kBytesPerUs = 10'000, kLocalUs = 0.1;
+
+// What one mesh axis asks of every input and gives to every output.
+struct Candidate {
+  Placements inputs, outputs;
+};
+
+bool has_factor(const std::vector<int>& dims, int factor) { return std::find(dims.begin(), dims.end(), factor) != dims.end(); }
+int dim_of(const std::vector<int>& dims, int factor) { return int(std::find(dims.begin(), dims.end(), factor) - dims.begin()); }
+
+class AxisChooser {
+ public:
+  AxisChooser(const OpCall& call, const Factorization& factorization, int written) : call_(call), rule_(factorization), written_(written) {
+    used_ranks_.assign(rule_.factors.size(), 1);
+  }
+
+  Candidate choose(int axis) {
+    axis_ = axis;
+    best_cost_ = kImpossible;
+    reduces_target_ = false;
+    offer_all();
+    if (best_cost_ == kImpossible && current(written_).is_partial()) {
+      reduces_target_ = true;
+      offer_all();
+    }
+    if (best_cost_ == kImpossible)
+      call_.fail(str("in place on axis \"", call_.mesh->axis_names()[axis], "\": the result can't keep the placement ",
+                     current(written_).to_string()));
+    if (best_factor_ >= 0) used_ranks_[best_factor_] *= call_.mesh->size(axis);
+    return best_;
+  }
+
+ private:
+  static constexpr double kImpossible = std::numeric_limits<double>::infinity();
+
+  void offer_all() {
+    offer(all(replicate()));
+    for (int factor = 0; factor < int(rule_.factors.size()); ++factor) offer_factor(factor);
+    offer_partial(ReduceOp::kSum);
+    offer_partial(ReduceOp::kAvg);
+    if (rule_.elementwise) offer_ragged();
+  }
+
+  bool keeps_target(const Candidate& candidate) const {
+    if (written_ < 0) return true;
+    const Placement& wanted = candidate.inputs[written_];
+    return (reduces_target_ || wanted == current(written_)) && (candidate.outputs.empty() || candidate.outputs[0] == wanted);
+  }
+
+  const Placement& current(size_t input) const {
+    static const Placement replicated = replicate();
+    return call_.tensors[input].spec ? call_.tensors[input].spec->placement(axis_) : replicated;
+  }
+
+  Candidate all(const Placement& placement) const {
+    return {Placements(call_.tensors.size(), placement), Placements(rule_.outputs.size(), placement)};
+  }
+
+  double cost_of(size_t input, const Placement& wanted) const {
+    const Placement& now = current(input);
+    const Spec* spec = call_.tensors[input].spec;
+    if (now == wanted || !call_.tensors[input].present) return 0;
+    if (now.is_replicate() || spec == nullptr) return kLocalUs;
+    const double size = double(call_.mesh->size(axis_));
+    double bytes = double(spec->numel()) * double(c10::elementSize(spec->dtype()));
+    for (int axis = 0; axis < call_.mesh->num_axes(); ++axis)
+      if (!spec->placement(axis).is_replicate() && !spec->placement(axis).is_partial()) bytes /= double(call_.mesh->size(axis));
+    if (now.is_partial())
+      bytes *= (size - 1) / size * (wanted.is_replicate() ? 2 : 1);
+    else
+      bytes *= wanted.is_replicate() ? size - 1 : (size - 1) / size;
+    return kLatencyUs + bytes / kBytesPerUs;
+  }
+
+  void offer(Candidate candidate, int factor = -1) {
+    if (!keeps_target(candidate)) return;
+    double cost = 0;
+    for (size_t input = 0; input < candidate.inputs.size(); ++input) {
+      if (candidate.inputs[input].is_partial() && current(input).is_partial() && !(candidate.inputs[input] == current(input))) return;
+      if (candidate.inputs[input].is_partial() && !current(input).is_replicate() && !current(input).is_partial()) cost += 2 * kLatencyUs;
+      cost += cost_of(input, candidate.inputs[input]);
+    }
+    if (cost >= best_cost_) return;
+    best_ = std::move(candidate);
+    best_cost_ = cost;
+    best_factor_ = factor;
+  }
+
+  bool may_shard(int factor) const {
+    const Factor& about = rule_.factors[factor];
+    const int64_t size = call_.mesh->size(axis_), ranks = used_ranks_[factor] * size;
+    if (about.whole || (about.even && about.size % ranks != 0)) return false;
+    if (about.non_empty && chunk_of(about.size, ranks, ranks - 1).size() == 0) return false;
+    return true;
+  }
+
+  void offer_factor(int factor) {
+    if (!may_shard(factor)) return;
+    Placements kinds{shard(0)};
+    for (size_t input = 0; input < rule_.inputs.size(); ++input) {
+      if (!has_factor(rule_.inputs[input], factor)) continue;
+      const Placement& now = current(input);
+      if (now.kind == Placement::Kind::kStridedShard && now.dim == dim_of(rule_.inputs[input], factor) && !rule_.factors[factor].even)
+        kinds.push_back(now);
+    }
+    for (const Placement& kind : kinds) offer_sharded(factor, kind);
+  }
+
+  void offer_sharded(int factor, const Placement& kind) {
+    Candidate candidate = all(replicate());
+    bool in_any_input = false;
+    for (size_t input = 0; input < rule_.inputs.size(); ++input) {
+      if (!call_.tensors[input].present || !has_factor(rule_.inputs[input], factor)) continue;
+      candidate.inputs[input] = kind;
+      candidate.inputs[input].dim = dim_of(rule_.inputs[input], factor);
+      in_any_input = true;
+    }
+    if (!in_any_input) return;
+    for (size_t output = 0; output < rule_.outputs.size(); ++output) {
+      if (has_factor(rule_.outputs[output], factor)) {
+        candidate.outputs[output] = kind;
+        candidate.outputs[output].dim = dim_of(rule_.outputs[output], factor);
+      } else {
+        if (!rule_.factors[factor].reduce) return;
+        candidate.outputs[output] = partial(*rule_.factors[factor].reduce);
+        if (!add_once(candidate, factor)) return;
+      }
+    }
+    offer(std::move(candidate), factor);
+  }
+
+  // Terms of a sum that a reduced factor doesn't run through (addmm's bias) must count once over the axis, so they become Partial too.
+  bool add_once(Candidate& candidate, int factor) const {
+    for (const auto& term : rule_.terms) {
+      const bool runs = std::any_of(term.begin(), term.end(), [&](int input) { return has_factor(rule_.inputs[input], factor); });
+      if (runs || !call_.tensors[term[0]].present) continue;
+      candidate.inputs[term[0]] = partial();
+    }
+    return true;
+  }
+
+  // In every product one factor is Partial: the one that is so already, else the first.
+  void offer_partial(ReduceOp reduce) {
+    const auto is_now = [&](int input) { return current(input) == partial(reduce); };
+    bool any = false;
+    Candidate candidate = all(replicate());
+    for (const auto& term : rule_.terms) {
+      if (!call_.tensors[term[0]].present) continue;
+      const auto found = std::find_if(term.begin(), term.end(), is_now);
+      any |= found != term.end();
+      candidate.inputs[found != term.end() ? *found : term[0]] = partial(reduce);
+    }
+    if (!any) return;
+    std::fill(candidate.outputs.begin(), candidate.outputs.end(), partial(reduce));
+    offer(std::move(candidate));
+  }
+
+  void offer_ragged() {
+    for (size_t input = 0; input < call_.tensors.size(); ++input) {
+      if (!current(input).is_ragged()) continue;
+      Candidate candidate = all(current(input));
+      for (size_t other = 0; other < call_.tensors.size(); ++other)
+        if (call_.tensors[other].sizes.empty()) candidate.inputs[other] = replicate();
+      for (size_t output = 0; output < rule_.outputs.size(); ++output) {
+        if (!rule_.outputs[output].empty()) continue;
+        if (!rule_.factors[0].reduce || rule_.factors[0].non_empty) return;
+        candidate.outputs[output] = partial(*rule_.factors[0].reduce);
+      }
+      offer(std::move(candidate));
+    }
+  }
+
+  const OpCall& call_;
+  const Factorization& rule_;
+  int written_;
+  int axis_ = 0;
+  std::vector<int64_t> used_ranks_;
+  Candidate best_;
+  double best_cost_ = 0;
+  int best_factor_ = -1;
+  bool reduces_target_ = false;
+};
+
+Factorization::Decision decide(const OpCall& call, const Factorization& rule, int written) {
+  if (rule.decision) return *rule.decision;
+  Factorization::Decision decision{std::vector<Placements>(call.tensors.size()), std::vector<Placements>(rule.outputs.size())};
+  AxisChooser chooser(call, rule, written);
+  for (int axis = 0; axis < call.mesh->num_axes(); ++axis) {
+    const Candidate chosen = chooser.choose(axis);
+    for (size_t input = 0; input < call.tensors.size(); ++input) decision.inputs[input].push_back(chosen.inputs[input]);
+    for (size_t output = 0; output < rule.outputs.size(); ++output) decision.outputs[output].push_back(chosen.outputs[output]);
+  }
+  return decision;
+}
+
+// ---- global shapes, strides and dtypes: the op itself on meta tensors
+
+at::Tensor meta_like(const at::Tensor& tensor) {
+  at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+c10::IValue meta_value(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(meta_like(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(meta_like(tensor));
+    return list;
+  }
+  if (value.isDevice()) return c10::IValue(c10::Device(at::kMeta));
+  return value;
+}
+
+void append_values(const c10::IValue& result, std::vector<OutputValue>& values) {
+  if (result.isTensorList()) {
+    for (const at::Tensor& tensor : result.toTensorVector()) append_values(tensor, values);
+  } else if (result.isTensor() && result.toTensor().defined()) {
+    const at::Tensor& tensor = result.toTensor();
+    values.push_back({tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()});
+  } else if (result.isTensor())
+    values.push_back({});
+}
+
+// Tensors without dims count only where all are so, as in type promotion.
+at::ScalarType promoted_dtype(const OpRow& row, const OpCall& call) {
+  std::optional<at::ScalarType> with_dims, without;
+  for (int index : row.like.empty() ? std::vector<int>{0} : row.like) {
+    const TensorUse& use = call.tensors.at(index);
+    auto& dtype = use.sizes.empty() ? without : with_dims;
+    dtype = dtype ? c10::promoteTypes(*dtype, use.dtype) : use.dtype;
+  }
+  return with_dims ? *with_dims : *without;
+}
+
+// For ops without a meta kernel (relu): sizes by factors.
+std::vector<OutputValue> values_by_factors(const OpRow& row, const OpCall& call, const Factorization& rule) {
+  std::vector<OutputValue> values;
+  for (const auto& output : rule.outputs) {
+    auto& value = values.emplace_back();
+    value.dtype = promoted_dtype(row, call);
+    for (int factor : output) value.sizes.push_back(factor < 0 ? 1 : rule.factors[factor].size);
+    if (call.tensors[0].spec && call.tensors[0].sizes == value.sizes) value.strides = call.tensors[0].spec->strides();
+  }
+  return values;
+}
+
+std::vector<OutputValue> output_values(const OpRow& row, const OpCall& call, const Factorization& rule) {
+  if (!rule.values.empty()) return rule.values;
+  std::vector<OutputValue> values;
+  Stack stack;
+  for (const c10::IValue& argument : call.arguments) stack.push_back(meta_value(argument));
+  try {
+    c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
+    call.op->callBoxed(&stack);
+  } catch (const c10::NotImplementedError&) {
+    return values_by_factors(row, call, rule);
+  }
+  for (const c10::IValue& result : stack) append_values(result, values);
+  return values;
+}
+
+void plan_inputs(const OpCall& call, const Factorization::Decision& decision, Propagation& result) {
+  for (size_t input = 0; input < call.tensors.size(); ++input) {
+    const TensorUse& use = call.tensors[input];
+    if (use.spec == nullptr) {
+      result.inputs.push_back(nullptr);
+      for (int axis = 0; use.present && axis < call.mesh->num_axes(); ++axis)
+        if (decision.inputs[input][axis] == partial() && call.mesh->coordinate(axis) != 0) {
+          result.plans.push_back({use.argument, use.list_index, nullptr});
+          break;
+        }
+      continue;
+    }
+    const Spec* wanted = with_placements(use.spec, decision.inputs[input]);
+    result.inputs.push_back(wanted);
+    if (wanted == use.spec) continue;
+    const bool written = writes_to(call.op->schema().arguments()[use.argument]);
+    if (written && (use.list_index >= 0 || !use.spec->has_partial()))
+      call.fail(str("writes to ", call.op->schema().arguments()[use.argument].name(), ", which would have to become ",
+                    to_string(wanted->placements()), " first; redistribute it"));
+    const RedistributePlan& plan = redistribute_plan(use.spec, wanted, AllowPartial::kYes);
+    result.cost_us += plan.cost_us();
+    if (written)
+      result.reduce_target = &plan;
+    else
+      result.plans.push_back({use.argument, use.list_index, &plan});
+  }
+}
+
+struct OpFacts {
+  bool writes = false, view = false;
+  int written_argument = -1;
+};
+
+OpFacts facts_of(const c10::OperatorHandle& op) {
+  OpFacts facts;
+  const auto& schema = op.schema();
+  for (size_t index = 0; index < schema.arguments().size(); ++index) {
+    if (schema.arguments()[index].alias_info() == nullptr) continue;
+    if (!writes_to(schema.arguments()[index]))
+      facts.view = true;
+    else if (facts.written_argument < 0)
+      facts.written_argument = int(index);
+  }
+  facts.writes = facts.written_argument >= 0;
+  return facts;
+}
+
+void propagate_group(const OpRow& row, const OpCall& call, const OpFacts& facts, Propagation& result) {
+  const Factorization rule = factorize(row, call);
+  int written = -1;
+  for (size_t input = 0; input < call.tensors.size(); ++input)
+    if (call.tensors[input].argument == facts.written_argument) written = int(input);
+  if (written >= 0 && call.tensors[written].spec == nullptr)
+    call.fail("in place on a plain tensor with DTensor arguments; distribute it first");
+  const auto decision = decide(call, rule, written);
+  plan_inputs(call, decision, result);
+  result.share_local = rule.share_local;
+  result.local_call = rule.local_call;
+  result.numbers = rule.numbers;
+  if (facts.writes || decision.outputs.empty()) return;
+  const auto values = row.kind == OpRow::Kind::kForeach ? values_by_factors(row, call, rule) : output_values(row, call, rule);
+  HYPER_PARALLEL_CHECK(values.size() == decision.outputs.size(), call.name(), ": the rule gives ", decision.outputs.size(),
+                       " outputs, the op ", values.size());
+  for (size_t output = 0; output < values.size(); ++output)
+    result.outputs.push_back(intern_spec(Layout(*call.mesh, decision.outputs[output]), values[output].sizes, values[output].dtype,
+                                         values[output].strides,
+                                         call.tensors[0].spec ? call.tensors[0].spec->device() : c10::Device(c10::kCPU)));
+  if (rule.local_shape_argument >= 0) {
+    result.shape_argument = rule.local_shape_argument;
+    const Shape& shape = result.outputs[0]->local_shape();
+    result.shape.assign(shape.begin(), shape.end());
+    result.boxed_shape = c10::IValue(shape);
+  }
+}
+
+// A foreach op is one pointwise op per list index.
+std::vector<OpCall> split_lists(const OpCall& call) {
+  int length = 0;
+  for (const TensorUse& use : call.tensors) length = std::max(length, use.list_index + 1);
+  std::vector<OpCall> calls(length, OpCall{call.op, call.arguments, {}, call.mesh});
+  for (const TensorUse& use : call.tensors)
+    for (int index = 0; index < length; ++index)
+      if (use.list_index < 0 || use.list_index == index) calls[index].tensors.push_back(use);
+  return calls;
+}
+
+}  // namespace
+
+bool writes_to(const c10::Argument& argument) {
+  const auto* alias = argument.alias_info();
+  if (alias == nullptr) return false;
+  const auto& contained = alias->containedTypes();
+  return alias->isWrite() || std::any_of(contained.begin(), contained.end(), [](const auto& inner) { return inner.isWrite(); });
+}
+
+bool in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
+
+OpCall make_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  OpCall call{&op, arguments, {}, nullptr};
+  const auto add = [&](const at::Tensor& tensor, size_t argument, int list_index) {
+    TensorUse use{nullptr, {}, at::kFloat, int(argument), list_index, tensor.defined()};
+    if (tensor.defined()) {
+      const DTensorImpl* impl = dtensor_impl(tensor);
+      use.spec = impl ? impl->spec() : nullptr;
+      use.sizes = tensor.sizes().vec();
+      use.dtype = tensor.scalar_type();
+    }
+    call.tensors.push_back(std::move(use));
+  };
+  for (size_t index = 0; index < arguments.size(); ++index) {
+    const c10::IValue& value = arguments[index];
+    const auto& type = op.schema().arguments()[index].type();
+    const bool tensor_type = type->isSubtypeOf(*c10::OptionalType::ofTensor());
+    if (value.isTensor())
+      add(value.toTensor(), index, -1);
+    else if (value.isNone() && tensor_type)
+      add(at::Tensor(), index, -1);
+    else if (value.isTensorList()) {
+      int position = 0;
+      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor, index, position++);
+    }
+  }
+  for (const TensorUse& use : call.tensors)
+    if (use.spec != nullptr && call.mesh == nullptr) call.mesh = &use.spec->mesh();
+  for (TensorUse& use : call.tensors) {
+    // Derivative formulas make plain zeros of the global shape, equal on every rank.
+    if (use.spec == nullptr && use.present && !use.sizes.empty() && call.mesh != nullptr && in_backward())
+      use.spec = intern_spec(Layout(*call.mesh), use.sizes, use.dtype);
+    if (use.spec != nullptr && !(use.spec->mesh() == *call.mesh)) call.fail("the arguments lie on different meshes");
+    if (use.spec == nullptr && use.present && !use.sizes.empty() && !in_backward())
+      call.fail("a plain tensor with dims among DTensors; distribute it first (distribute_tensor, from_local)");
+  }
+  return call;
+}
+
+Propagation propagate(const c10::OperatorHandle& op, const OpRow& row, std::span<const c10::IValue> arguments) {
+  const OpCall call = make_call(op, arguments);
+  const OpFacts facts = facts_of(op);
+  Propagation result;
+  result.view = facts.view;
+  if (row.kind == OpRow::Kind::kForeach)
+    for (const OpCall& one : split_lists(call)) propagate_group(row, one, facts, result);
+  else
+    propagate_group(row, call, facts, result);
+  if (!result.outputs.empty()) result.out = result.outputs[0];
+  result.simple = result.plans.empty() && result.local_call == nullptr && result.reduce_target == nullptr;
+  return result;
+}
+
+}  // namespace hyper_parallel
