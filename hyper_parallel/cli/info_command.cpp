@@ -7,8 +7,8 @@
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/data/tokenizer.h"
 #include "hyper_parallel/models/causal_lm.h"
+#include "hyper_parallel/optim/lr_schedule.h"
 #include "hyper_parallel/optim/optimizer.h"
-#include "hyper_parallel/optim/schedule.h"
 #include "hyper_parallel/shard/registry.h"
 #include "hyper_parallel/train/version.h"
 
@@ -28,7 +28,7 @@ nlohmann::ordered_json collect() {
           {"backends", backend_names()},
           {"models", model_names()},
           {"optimizers", names_of(registered_optimizers())},
-          {"lr_schedulers", names_of(registered_schedules())},
+          {"lr_schedulers", names_of(registered_lr_schedules())},
           {"tokenizers", tokenizer_names()},
           {"ops", registered_ops()}};
 }

@@ -160,7 +160,8 @@ class Launch {
   int report() const {
     // Once a signal was forwarded, ranks that fail because others died of it are no causes.
     for (const Child& child : children_)
-      if (ended_in_order(child) || (forwarded_ != 0 && WIFSIGNALED(child.status) && WTERMSIG(child.status) == forwarded_)) return 128 + forwarded_;
+      if (ended_in_order(child) || (forwarded_ != 0 && WIFSIGNALED(child.status) && WTERMSIG(child.status) == forwarded_))
+        return 128 + forwarded_;
     if (first_ < 0) return 0;
     const Child& child = children_[first_];
     const std::string who = str("rank ", first_, " (process ", child.process, ")");

@@ -3,8 +3,8 @@
 
 #include "hyper_parallel/data/tokenizer.h"
 #include "hyper_parallel/models/causal_lm.h"
+#include "hyper_parallel/optim/lr_schedule.h"
 #include "hyper_parallel/optim/optimizer.h"
-#include "hyper_parallel/optim/schedule.h"
 #include "hyper_parallel/train/model_folder.h"
 
 namespace hyper_parallel {
@@ -112,7 +112,7 @@ void OptimizerConfig::fields(ConfigVisitor& v) {
 }
 
 void LrSchedulerConfig::fields(ConfigVisitor& v) {
-  v.field("type", type, {.doc = "Shape after the warm-up.", .allowed = names_of(registered_schedules())});
+  v.field("type", type, {.doc = "Shape after the warm-up.", .allowed = names_of(registered_lr_schedules())});
   v.field("warmup_iters", warmup_iters, {.doc = "Steps of linear warm-up.", .min = 0});
   v.field("decay_iters", decay_iters, {.doc = "Length of the final decay of `wsd`; 0: a tenth of training.train_iters.", .min = 0});
   v.field("min_lr_ratio", min_lr_ratio, {.doc = "Final learning rate over the peak.", .min = 0, .max = 1});

@@ -17,7 +17,7 @@
 #include "hyper_parallel/collectives/launcher.h"
 #include "hyper_parallel/distributed_checkpoint/checkpoint.h"
 #include "hyper_parallel/models/weights.h"
-#include "hyper_parallel/optim/schedule.h"
+#include "hyper_parallel/optim/lr_schedule.h"
 #include "hyper_parallel/train/metrics.h"
 #include "hyper_parallel/train/model_folder.h"
 #include "hyper_parallel/train/parallelize.h"
@@ -43,7 +43,7 @@ ParallelizeOptions parallelize_options(const LoadedConfig& loaded, int64_t world
                    .backward_prefetch_depth = static_cast<int>(fsdp.backward_prefetch_depth)}};
 }
 
-ScheduleOptions schedule_options(const TrainConfig& config) {
+LrScheduleOptions schedule_options(const TrainConfig& config) {
   const LrSchedulerConfig& scheduler = config.lr_scheduler;
   const int64_t steps = config.training.train_iters;
   const int64_t most_decay = std::max<int64_t>(1, steps - scheduler.warmup_iters);
@@ -56,6 +56,8 @@ ScheduleOptions schedule_options(const TrainConfig& config) {
                              : scheduler.decay_iters > 0 ? scheduler.decay_iters
                                                          : std::clamp<int64_t>(steps / 10, 1, most_decay)};
 }
+
+double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // prints as nan, not -nan
 
 void append(StateDict& into, StateDict from) {
   for (StateEntry& entry : from) into.push_back(std::move(entry));
@@ -165,8 +167,8 @@ class Trainer::Impl {
         culprits += str("\n  rank ", rank, ": loss not finite, samples ", std::span(row, batch.samples.size()));
       }
     }
-    throw RuntimeError(str("step ", step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, "; weights are as after step ",
-                           step - 1, culprits));
+    throw RuntimeError(str("step ", step, ": loss ", unsigned_nan(result.loss), ", gradient norm ", unsigned_nan(result.grad_norm),
+                           "; weights are as after step ", step - 1, culprits));
   }
 
   // A signal may have reached some ranks only, or not yet all.
@@ -228,7 +230,7 @@ class Trainer::Impl {
   TrainData data_;
   std::unique_ptr<CausalLm> model_;
   ParallelModel parallel_;
-  const Schedule schedule_;
+  const LrSchedule schedule_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<MetricsLog> metrics_;

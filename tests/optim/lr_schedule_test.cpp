@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schedules against transformers' get_*_schedule_with_warmup, closed forms, and bad options.
-#include "hyper_parallel/optim/schedule.h"
+#include "hyper_parallel/optim/lr_schedule.h"
 
 #include <gmock/gmock.h>
 
@@ -63,21 +63,21 @@ const std::vector<std::pair<const char*, std::vector<double>>> kTransformers{
       0.0}},
 };
 
-TEST(Schedule, EqualsTransformers) {
+TEST(LrSchedule, EqualsTransformers) {
   for (const auto& [name, want] : kTransformers) {
-    const Schedule schedule({.name = name, .learning_rate = 0.3, .num_warmup_steps = 4, .num_steps = 20});
+    const LrSchedule schedule({.name = name, .learning_rate = 0.3, .num_warmup_steps = 4, .num_steps = 20});
     for (int64_t step = 0; step <= 20; ++step) EXPECT_NEAR(schedule(step), want[step], 1e-15) << name << " at " << step;
   }
 }
 
-TEST(Schedule, ReachesTheFloorAndStaysThere) {
+TEST(LrSchedule, ReachesTheFloorAndStaysThere) {
   for (const char* name : {"cosine", "linear", "wsd"}) {
-    const Schedule schedule({.name = name,
-                             .learning_rate = 1,
-                             .min_learning_rate = 0.1,
-                             .num_warmup_steps = 10,
-                             .num_steps = 100,
-                             .num_decay_steps = std::string(name) == "wsd" ? 20 : 0});
+    const LrSchedule schedule({.name = name,
+                               .learning_rate = 1,
+                               .min_learning_rate = 0.1,
+                               .num_warmup_steps = 10,
+                               .num_steps = 100,
+                               .num_decay_steps = std::string(name) == "wsd" ? 20 : 0});
     EXPECT_DOUBLE_EQ(schedule(1), 0.1) << name;
     EXPECT_DOUBLE_EQ(schedule(10), 1) << name;
     EXPECT_DOUBLE_EQ(schedule(100), 0.1) << name;
@@ -85,41 +85,41 @@ TEST(Schedule, ReachesTheFloorAndStaysThere) {
   }
 }
 
-TEST(Schedule, HalfWay) {
-  const ScheduleOptions options{.learning_rate = 3, .min_learning_rate = 1, .num_steps = 8};
-  EXPECT_DOUBLE_EQ(Schedule(options)(4), 2);
-  ScheduleOptions linear = options;
+TEST(LrSchedule, HalfWay) {
+  const LrScheduleOptions options{.learning_rate = 3, .min_learning_rate = 1, .num_steps = 8};
+  EXPECT_DOUBLE_EQ(LrSchedule(options)(4), 2);
+  LrScheduleOptions linear = options;
   linear.name = "linear";
-  EXPECT_DOUBLE_EQ(Schedule(linear)(4), 2);
+  EXPECT_DOUBLE_EQ(LrSchedule(linear)(4), 2);
 }
 
-TEST(Schedule, WarmupStableDecay) {
-  const Schedule schedule({.name = "wsd", .learning_rate = 8, .num_warmup_steps = 2, .num_steps = 10, .num_decay_steps = 4});
+TEST(LrSchedule, WarmupStableDecay) {
+  const LrSchedule schedule({.name = "wsd", .learning_rate = 8, .num_warmup_steps = 2, .num_steps = 10, .num_decay_steps = 4});
   const std::vector<double> want{0, 4, 8, 8, 8, 8, 8, 6, 4, 2, 0};
   for (int64_t step = 0; step <= 10; ++step) EXPECT_DOUBLE_EQ(schedule(step), want[step]) << step;
 }
 
-TEST(Schedule, ConstantIsConstant) {
-  const Schedule schedule({.name = "constant", .learning_rate = 2, .num_steps = 3});
+TEST(LrSchedule, ConstantIsConstant) {
+  const LrSchedule schedule({.name = "constant", .learning_rate = 2, .num_steps = 3});
   for (int64_t step = 0; step < 5; ++step) EXPECT_EQ(schedule(step), 2);
 }
 
-TEST(Schedule, AllWarmup) {
-  const Schedule schedule({.name = "cosine", .learning_rate = 2, .num_warmup_steps = 4, .num_steps = 4});
+TEST(LrSchedule, AllWarmup) {
+  const LrSchedule schedule({.name = "cosine", .learning_rate = 2, .num_warmup_steps = 4, .num_steps = 4});
   EXPECT_DOUBLE_EQ(schedule(2), 1);
   EXPECT_DOUBLE_EQ(schedule(4), 2);
 }
 
-std::string message_of(ScheduleOptions options) {
+std::string message_of(LrScheduleOptions options) {
   try {
-    Schedule schedule(std::move(options));
+    LrSchedule schedule(std::move(options));
   } catch (const ConfigError& error) {
     return error.what();
   }
   return "nothing thrown";
 }
 
-TEST(Schedule, BadOptions) {
+TEST(LrSchedule, BadOptions) {
   using testing::HasSubstr;
   EXPECT_THAT(message_of({.name = "step"}), HasSubstr("unknown schedule 'step' (known: constant, cosine, linear, wsd)"));
   EXPECT_THAT(message_of({.num_steps = 0}), HasSubstr("num_steps must be > 0, not 0"));
@@ -130,9 +130,9 @@ TEST(Schedule, BadOptions) {
   EXPECT_THAT(message_of({.name = "linear", .num_steps = 9, .num_decay_steps = 1}), HasSubstr("num_decay_steps is for the schedule wsd"));
 }
 
-TEST(Schedule, RegisteredNames) {
+TEST(LrSchedule, RegisteredNames) {
   std::vector<std::string> names;
-  for (const ScheduleInfo& info : registered_schedules()) names.push_back(info.name);
+  for (const LrScheduleInfo& info : registered_lr_schedules()) names.push_back(info.name);
   EXPECT_THAT(names, testing::ElementsAre("constant", "cosine", "linear", "wsd"));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learning rates as pure functions of the step: nothing to save, nothing to restore.
 //
-//   Schedule schedule({.name = "cosine", .learning_rate = 3e-4, .min_learning_rate = 3e-5, .num_warmup_steps = 100, .num_steps = 1000});
+//   LrSchedule schedule({.name = "cosine", .learning_rate = 3e-4, .min_learning_rate = 3e-5, .num_warmup_steps = 100, .num_steps = 1000});
 //   double rate = schedule(step);      // step: 1 for the first update, num_steps for the last
 //
 // Warm-up is linear: step s of w has learning_rate * s / w, so the first update is not lost on a rate of 0. At step w the rate is
@@ -10,7 +10,7 @@
 //   linear     a straight line
 //   cosine     half a cosine
 //   wsd        constant, then a straight line over the last num_decay_steps
-// A new shape is one source with HYPER_PARALLEL_SCHEDULE("name", function, "doc").
+// A new shape is one source with HYPER_PARALLEL_LR_SCHEDULE("name", function, "doc").
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@
 
 namespace hyper_parallel {
 
-struct ScheduleOptions {
+struct LrScheduleOptions {
   std::string name = "cosine";
   double learning_rate = 1e-3;   // >= 0
   double min_learning_rate = 0;  // in [0, learning_rate]; not used by "constant"
@@ -28,28 +28,28 @@ struct ScheduleOptions {
 };
 
 // The part of the way from learning_rate (1) to min_learning_rate (0) that is left after warm-up, at `step` in [warm-up, num_steps].
-using ScheduleShape = double (*)(const ScheduleOptions& options, int64_t step);
+using LrScheduleShape = double (*)(const LrScheduleOptions& options, int64_t step);
 
-class Schedule {
+class LrSchedule {
  public:
   // ConfigError: an unknown name (lists the known ones) or a value out of range.
-  explicit Schedule(ScheduleOptions options);
+  explicit LrSchedule(LrScheduleOptions options);
   // Steps beyond num_steps have the last one's rate.
   double operator()(int64_t step) const;
-  const ScheduleOptions& options() const { return options_; }
+  const LrScheduleOptions& options() const { return options_; }
 
  private:
-  ScheduleOptions options_;
-  ScheduleShape shape_;
+  LrScheduleOptions options_;
+  LrScheduleShape shape_;
 };
 
-struct ScheduleInfo {
+struct LrScheduleInfo {
   std::string name, doc;
 };
-std::vector<ScheduleInfo> registered_schedules();  // by name
+std::vector<LrScheduleInfo> registered_lr_schedules();  // by name
 
-bool register_schedule(const char* name, ScheduleShape shape, const char* doc);
-#define HYPER_PARALLEL_SCHEDULE(name, shape, doc) \
-  [[maybe_unused]] static const bool hyper_parallel_registered_##shape = ::hyper_parallel::register_schedule(name, shape, doc)
+bool register_lr_schedule(const char* name, LrScheduleShape shape, const char* doc);
+#define HYPER_PARALLEL_LR_SCHEDULE(name, shape, doc) \
+  [[maybe_unused]] static const bool hyper_parallel_registered_##shape = ::hyper_parallel::register_lr_schedule(name, shape, doc)
 
 }  // namespace hyper_parallel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyper_parallel/optim/schedule.h"
+#include "hyper_parallel/optim/lr_schedule.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@ namespace hyper_parallel {
 namespace {
 
 struct Registration {
-  ScheduleShape shape;
+  LrScheduleShape shape;
   std::string doc;
 };
 
@@ -19,7 +19,7 @@ std::map<std::string, Registration>& registry() {
   return map;
 }
 
-ScheduleShape find_shape(const std::string& name) {
+LrScheduleShape find_shape(const std::string& name) {
   const auto found = registry().find(name);
   if (found != registry().end()) return found->second.shape;
   std::string known;
@@ -27,7 +27,7 @@ ScheduleShape find_shape(const std::string& name) {
   throw ConfigError("unknown schedule '" + name + "' (known: " + known + ")");
 }
 
-void check_options(const ScheduleOptions& o) {
+void check_options(const LrScheduleOptions& o) {
   if (o.num_steps < 1) throw ConfigError(str("schedule: num_steps must be > 0, not ", o.num_steps));
   if (!(o.learning_rate >= 0)) throw ConfigError(str("schedule: learning_rate must be >= 0, not ", o.learning_rate));
   if (!(o.min_learning_rate >= 0 && o.min_learning_rate <= o.learning_rate)) {
@@ -49,21 +49,23 @@ void check_options(const ScheduleOptions& o) {
 
 }  // namespace
 
-bool register_schedule(const char* name, ScheduleShape shape, const char* doc) {
+bool register_lr_schedule(const char* name, LrScheduleShape shape, const char* doc) {
   const bool fresh = registry().emplace(name, Registration{shape, doc}).second;
   HYPER_PARALLEL_CHECK(fresh, "schedule '", name, "' is registered twice");
   return true;
 }
 
-std::vector<ScheduleInfo> registered_schedules() {
-  std::vector<ScheduleInfo> all;
+std::vector<LrScheduleInfo> registered_lr_schedules() {
+  std::vector<LrScheduleInfo> all;
   for (const auto& [name, registration] : registry()) all.push_back({name, registration.doc});
   return all;
 }
 
-Schedule::Schedule(ScheduleOptions options) : options_(std::move(options)), shape_(find_shape(options_.name)) { check_options(options_); }
+LrSchedule::LrSchedule(LrScheduleOptions options) : options_(std::move(options)), shape_(find_shape(options_.name)) {
+  check_options(options_);
+}
 
-double Schedule::operator()(int64_t step) const {
+double LrSchedule::operator()(int64_t step) const {
   const auto& [name, peak, low, num_warmup_steps, num_steps, num_decay_steps] = options_;
   if (step < num_warmup_steps) return peak * static_cast<double>(step) / static_cast<double>(num_warmup_steps);
   const double left = shape_(options_, std::min(step, num_steps));
