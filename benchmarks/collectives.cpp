@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/launcher.h"
 #include "hyper_parallel/collectives/world.h"
 

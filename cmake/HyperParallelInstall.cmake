@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(_package_dir lib/cmake/hyper_parallel)
 
-install(DIRECTORY hyper_parallel/ DESTINATION include/hyper_parallel FILES_MATCHING PATTERN "*.h" PATTERN detail EXCLUDE PATTERN "*pch.h" EXCLUDE)
+install(DIRECTORY hyper_parallel/ DESTINATION include/hyper_parallel FILES_MATCHING PATTERN "*.h" PATTERN detail EXCLUDE PATTERN cli EXCLUDE PATTERN "*pch.h" EXCLUDE)
 install(TARGETS hyper-parallel RUNTIME DESTINATION bin)
 install(EXPORT hyper_parallelTargets NAMESPACE hyper_parallel:: DESTINATION ${_package_dir})
 

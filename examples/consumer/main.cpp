@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small Qwen3 for a few steps on four ranks (threads of this process), sharded over two of them and replicated over two.
 #include <ATen/ops/arange.h>
+#include <hyper_parallel/base/error.h>
 #include <hyper_parallel/collectives/world.h>
 #include <hyper_parallel/train/parallelize.h>
 #include <hyper_parallel/train/train_step.h>

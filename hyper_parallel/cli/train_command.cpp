@@ -3,6 +3,7 @@
 
 #include "hyper_parallel/cli/commands.h"
 #include "hyper_parallel/collectives/launcher.h"
+#include "hyper_parallel/train/train_data.h"
 #include "hyper_parallel/train/trainer.h"
 
 namespace hyper_parallel::cli {
@@ -51,6 +52,7 @@ int train(const Options& options, const std::vector<std::string>& overrides) {
   handle_interrupts();
   if (World::launched()) return run_rank(loaded);
   check_train_config(loaded, launcher.ranks);
+  check_train_data(loaded);
   if (launcher.rank_mode == "threads" || launcher.ranks == 1) return run_as_threads(loaded);
   return launch_processes({.num_ranks = static_cast<int>(launcher.ranks), .child = [&] { return run_rank(loaded); }});
 }

@@ -17,6 +17,9 @@
 
 namespace hyper_parallel {
 
+// Whether the files of dataset.paths are there, before any rank starts. ConfigError with key and line.
+void check_train_data(const LoadedConfig& loaded);
+
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
   std::vector<int64_t> samples;  // their numbers in the training part, in order

@@ -3,6 +3,7 @@
 // opens what we write. Two runs of Python in all, since importing transformers takes seconds.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
