@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <utility>
 
 #include "hyper_parallel/cli/commands.h"
 #include "hyper_parallel/cli/dtype_option.h"
@@ -16,8 +17,9 @@ struct Options {
 
 int run(const Options& options) {
   const InferenceModel loaded = load_for_inference(options.model, parse_dtype(options.dtype));
-  std::fputs(options.prompt.c_str(), stdout);
-  generate_text(*loaded.model, *loaded.tokenizer, options.prompt, options.generate, [](const std::string& piece) {
+  bool started = false;  // nothing is printed before the options are known to be good
+  generate_text(*loaded.model, *loaded.tokenizer, options.prompt, options.generate, [&](const std::string& piece) {
+    if (!std::exchange(started, true)) std::fputs(options.prompt.c_str(), stdout);
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   });

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 
 #include "hyper_parallel/base/error.h"
@@ -7,6 +8,16 @@
 #include "hyper_parallel/train/version.h"
 
 namespace {
+
+// CLI11 would only say that a subcommand is required.
+void check_command(const CLI::App& app, const std::string& name) {
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+  if (name.starts_with('-') || std::find(known.begin(), known.end(), name) != known.end()) return;
+  const std::string near = hp::nearest_name(name, known);
+  throw hp::ConfigError(hp::str("unknown command \"", name, "\"", near.empty() ? "" : hp::str(" (did you mean \"", near, "\"?)"),
+                                "; hyper-parallel --help lists them"));
+}
 
 int parse(CLI::App& app, int argc, char** argv) {
   try {
@@ -34,6 +45,7 @@ int main(int argc, char** argv) {
   hp::cli::add_config_command(app, action);
   hp::cli::add_info_command(app, action);
   try {
+    if (argc > 1) check_command(app, argv[1]);
     if (const int code = parse(app, argc, argv); code >= 0) return code;
     hp::check_torch_version();
     return action();
