@@ -10,14 +10,18 @@ namespace {
 std::atomic<int> received{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-extern "C" void note_signal(int signal) { received.store(signal, std::memory_order_relaxed); }
+extern "C" void note_signal(int signal) {
+  received.store(signal, std::memory_order_relaxed);
+  std::signal(SIGINT, SIG_DFL);  // the next one, of either kind, ends the process
+  std::signal(SIGTERM, SIG_DFL);
+}
 
 }  // namespace
 
 void handle_interrupts() {
   struct sigaction action {};
   action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART | int(SA_RESETHAND);
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

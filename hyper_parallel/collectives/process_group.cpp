@@ -67,6 +67,11 @@ void check_peer(const Backend& backend, int peer, Op op, const char* role) {
     fail(op, str(role, " ", peer, " is not a rank of the group (allowed: 0 to ", backend.size() - 1, ")"));
 }
 
+// What a rank sends to itself.
+void check_own_block(Op op, int64_t given, int64_t expected) {
+  if (given != expected) fail(op, str("this rank keeps ", given, " elements of its input but expects ", expected, " in its output"));
+}
+
 // Output holds `size` blocks as large as the input, or the other way around.
 void check_blocks(const at::Tensor& whole, const at::Tensor& part, int size, Op op) {
   if (whole.numel() != part.numel() * size) {
@@ -236,6 +241,7 @@ Work ProcessGroup::all_to_all(const at::Tensor& output, const at::Tensor& input,
   c10::SmallVector<detail::Block, 8> in, out;
   add_splits(in, input, input_splits, size(), "input");
   add_splits(out, output, output_splits, size(), "output");
+  check_own_block(Op::kAllToAll, in[rank()].numel, out[rank()].numel);
   if (size() == 1) return copy(output, input, Op::kAllToAll), Work();
   Call& call = begin(*backend_, Op::kAllToAll, dtype);
   call.in = std::move(in);
@@ -251,6 +257,7 @@ Work ProcessGroup::all_to_all(Tensors outputs, Tensors inputs) const {
   const at::ScalarType dtype = first_dtype(inputs, Op::kAllToAll, "input");
   check_all(inputs, dtype, Op::kAllToAll, "input", false);
   check_all(outputs, dtype, Op::kAllToAll, "output", false);
+  check_own_block(Op::kAllToAll, inputs[rank()].numel(), outputs[rank()].numel());
   if (size() == 1) return copy(outputs[0], inputs[0], Op::kAllToAll), Work();
   return backend_->post(begin_with(*backend_, Op::kAllToAll, {.inputs = inputs, .outputs = outputs}));
 }
@@ -282,6 +289,7 @@ Work ProcessGroup::gather(Tensors outputs, const at::Tensor& input, int root) co
   const at::ScalarType dtype = first_dtype(one(input), Op::kGather, "input");
   check_count(outputs.size(), rank() == root ? size() : 0, Op::kGather, "outputs");
   check_all(outputs, dtype, Op::kGather, "output", false);
+  if (rank() == root) check_own_block(Op::kGather, input.numel(), outputs[root].numel());
   if (size() == 1) return copy(outputs[0], input, Op::kGather), Work();
   Call& call = begin_with(*backend_, Op::kGather, {.inputs = one(input), .outputs = outputs});
   call.root = root;
@@ -293,6 +301,7 @@ Work ProcessGroup::scatter(const at::Tensor& output, Tensors inputs, int root) c
   const at::ScalarType dtype = first_dtype(one(output), Op::kScatter, "output");
   check_count(inputs.size(), rank() == root ? size() : 0, Op::kScatter, "inputs");
   check_all(inputs, dtype, Op::kScatter, "input", false);
+  if (rank() == root) check_own_block(Op::kScatter, inputs[root].numel(), output.numel());
   if (size() == 1) return copy(output, inputs[0], Op::kScatter), Work();
   Call& call = begin_with(*backend_, Op::kScatter, {.inputs = inputs, .outputs = one(output)});
   call.root = root;

@@ -91,7 +91,12 @@ Work GlooBackend::post(Call& call) {
   last_call_->sequence.store(sequence_);
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(request);
+    if (stop_) {
+      request->error = std::make_exception_ptr(CollectiveError(str("group \"", name(), "\" was left with collectives under way")));
+      request->complete = true;
+    } else {
+      queue_.push_back(request);
+    }
   }
   changed_.notify_all();
   return Work(request.get());
@@ -194,8 +199,12 @@ void GlooBackend::exchange(const Blocks& sends, const Blocks& recvs, int64_t ele
 GlooBackend::Blocks GlooBackend::stage(const Blocks& like, int64_t element_bytes) {
   int64_t total = 0;
   for (const Block& block : like) total += block.numel * element_bytes + 64;
-  if (int64_t(staging_.size()) < total + 64) staging_.resize(total + 64);
-  char* at = staging_.data() + (64 - reinterpret_cast<uintptr_t>(staging_.data()) % 64);
+  if (staging_bytes_ < total + 64) {
+    staging_.reset();
+    staging_bytes_ = total + 64;
+    staging_.reset(new char[staging_bytes_]);
+  }
+  char* at = staging_.get() + (64 - reinterpret_cast<uintptr_t>(staging_.get()) % 64);
   Blocks blocks;
   for (const Block& block : like) {
     blocks.push_back({at, block.numel});
@@ -336,7 +345,7 @@ std::exception_ptr GlooBackend::explain(const GlooRequest& request, const std::e
   } else {
     std::string arrived, missing;
     for (int r = 0; r < size(); ++r) {
-      const auto [sequence, op] = r == rank() ? std::pair(request.sequence, call.op) : process_->board->last_call(key_, r);
+      const auto [sequence, op] = r == rank() ? std::pair(request.sequence, call.op) : process_->board->last_call(key_, ranks()[r]);
       if (sequence >= request.sequence)
         arrived += str(arrived.empty() ? "" : ", ", ranks()[r]);
       else

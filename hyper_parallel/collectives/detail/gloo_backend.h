@@ -87,7 +87,8 @@ class GlooBackend final : public Backend {
   std::map<std::pair<int, bool>, int> num_messages_;  // (peer, is send)
   int num_exchanges_ = 0;                             // worker only, like the next two
   int blamed_peer_ = -1;
-  std::vector<char> staging_;
+  std::unique_ptr<char[]> staging_;  // not initialised
+  int64_t staging_bytes_ = 0;
 
   std::mutex mutex_;  // everything below, and the requests' results
   std::condition_variable changed_;
