@@ -16,7 +16,8 @@
 // collect in one flat buffer a unit and leave by one reduce-scatter a unit and step, then one all-reduce over replicas. Parameters may be
 // tied, frozen or unused, on all ranks or some; units may be called several times or nest; recompute may sit in or around a unit.
 //
-// Rules: every rank makes the same calls of modules in the same order (their data may differ). Results of the root and of units must leave
+// Rules: every rank makes the same calls of modules in the same order (their data may differ), and backward reaches the same calls
+// on every rank (multiply by 0 what a rank does not need). Results of the root and of units must leave
 // through their return values. create_graph is rejected. Module and engine outlive every graph. An axis of size 1 moves and copies nothing.
 #pragma once
 #include <ATen/core/Tensor.h>

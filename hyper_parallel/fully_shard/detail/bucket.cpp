@@ -54,9 +54,10 @@ void Bucket::wait_for(Work& work) {
 
 void Bucket::give_up(Work& work) {
   try {
-    if (std::uncaught_exceptions() == 0) {
+    // While unwinding only what is done is waited for: it does not block, and says whether it failed.
+    if (std::uncaught_exceptions() == 0 || work.done()) {
       work.wait();
-    } else if (!work.done()) {
+    } else {
       broken_ = true;
     }
   } catch (const std::exception&) {  // the caller is already handling the failure that caused this

@@ -63,6 +63,7 @@ void Engine::pre_forward(Unit& unit) {
     begin_forward();
   } else if (in_backward_) {
     begin_recompute(unit);
+    flush_backward_prefetch();
   } else {
     forward_order_.note(&unit);
     if (!evaluating_) ++unit.num_calls;

@@ -50,8 +50,6 @@ double squares(const T* values, int64_t numel) {
 
 at::Tensor make_flat(int64_t numel, at::ScalarType dtype) { return at::empty({numel}, at::TensorOptions(at::kCPU).dtype(dtype)); }
 
-bool has_memory(const at::Tensor& flat) { return storage_of(flat)->nbytes() != 0; }
-
 void allocate(const at::Tensor& flat) {
   c10::StorageImpl* storage = storage_of(flat);
   const size_t num_bytes = flat.nbytes();

@@ -10,8 +10,7 @@
 namespace hyper_parallel::fsdp {
 
 at::Tensor make_flat(int64_t numel, at::ScalarType dtype);  // [numel], contents undefined
-bool has_memory(const at::Tensor& flat);
-void allocate(const at::Tensor& flat);  // contents undefined; no-op if it has memory
+void allocate(const at::Tensor& flat);                      // contents undefined; no-op if it has memory
 void release(const at::Tensor& flat);
 // Elements [offset, ...) of flat's storage as a contiguous tensor with a version counter of its own, so that refills are unseen by
 // autograd.
