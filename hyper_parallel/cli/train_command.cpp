@@ -54,7 +54,9 @@ int train(const Options& options, const std::vector<std::string>& overrides) {
   check_train_config(loaded, launcher.ranks);
   check_train_data(loaded);
   if (launcher.rank_mode == "threads" || launcher.ranks == 1) return run_as_threads(loaded);
-  return launch_processes({.num_ranks = static_cast<int>(launcher.ranks), .child = [&] { return run_rank(loaded); }});
+  return launch_processes({.num_ranks = static_cast<int>(launcher.ranks),
+                           .child = [&] { return run_rank(loaded); },
+                           .stop_grace = std::chrono::seconds(launcher.timeout_seconds)});
 }
 
 }  // namespace

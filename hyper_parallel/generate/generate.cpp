@@ -55,8 +55,9 @@ class Batch {
     const at::Tensor rows = logits.to(at::kFloat).contiguous();
     for (size_t row = 0; row < results_.size(); ++row) {
       if (done_[row]) continue;
-      const int64_t token = sampler_.pick(rows.const_data_ptr<float>() + static_cast<int64_t>(row) * rows.size(1), rows.size(1), row,
-                                          static_cast<uint64_t>(step));
+      const int64_t vocab = options_.num_tokens > 0 ? std::min(options_.num_tokens, rows.size(1)) : rows.size(1);
+      const float* row_logits = rows.const_data_ptr<float>() + static_cast<int64_t>(row) * rows.size(1);
+      const int64_t token = sampler_.pick(row_logits, vocab, row, static_cast<uint64_t>(step));
       next_.mutable_data_ptr<int64_t>()[row] = token;
       done_[row] = accept(row, token);
     }

@@ -17,6 +17,7 @@ namespace hyper_parallel {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
+  int64_t num_tokens = 0;            // only ids below this are generated; 0: the model's vocabulary
   std::vector<int64_t> stop_tokens;  // a row ends after any of these
   SamplingOptions sampling;
   // Called for every new token in order of steps, then rows; false ends the row.

@@ -16,6 +16,8 @@ Sampler::Sampler(const SamplingOptions& options) : options_(options) {
 }
 
 int64_t Sampler::pick(const float* logits, int64_t vocab, uint64_t row, uint64_t step) {
+  for (int64_t i = 0; i < vocab; ++i)
+    if (std::isnan(logits[i])) throw RuntimeError(str("row ", row, ", new token ", step, ": the logit of token ", i, " is NaN"));
   if (options_.temperature == 0) return std::max_element(logits, logits + vocab) - logits;
   // Rows take interleaved counters: 2^32 steps each before one meets the next.
   return draw(logits, vocab, Philox(options_.seed, "generate").uniform((row << 32) | step));

@@ -21,6 +21,7 @@ class Sampler {
  public:
   // ConfigError names an option out of its range.
   explicit Sampler(const SamplingOptions& options);
+  // RuntimeError for a NaN among the logits.
   int64_t pick(const float* logits, int64_t vocab, uint64_t row, uint64_t step);
 
  private:

@@ -62,6 +62,9 @@ InferenceModel load_for_inference(const std::filesystem::path& path, at::ScalarT
   if (!std::filesystem::exists(path / "config.json"))
     throw CheckpointError(str(path.string(), " is neither a checkpoint (", kCheckpointMetadataFile,
                               "), a run's folder (checkpoints/LATEST) nor a model folder (config.json)"));
+  for (const char* own : {"tokenizer.json", "tokenizer.model", "vocab.json"})
+    if (std::filesystem::exists(path / own))
+      throw CheckpointError(str(path.string(), ": has a tokenizer of its own (", own, "); this version knows only \"byte\""));
   return {load_model(path, dtype), make_tokenizer("byte")};
 }
 
@@ -76,6 +79,7 @@ void export_checkpoint(const std::filesystem::path& checkpoint, const std::files
 std::string generate_text(CausalLm& model, const Tokenizer& tokenizer, const std::string& prompt, GenerateOptions options,
                           const std::function<void(const std::string&)>& on_text) {
   std::string text;
+  options.num_tokens = tokenizer.vocab_size();  // a model's vocabulary may be padded
   options.on_token = [&](size_t, int64_t token) {
     const std::string piece = tokenizer.decode(std::vector<int64_t>{token});
     text += piece;

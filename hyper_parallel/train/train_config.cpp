@@ -54,6 +54,8 @@ void check_steps(const LoadedConfig& loaded) {
     throw loaded.document.error("lr_scheduler.decay_iters",
                                 str("warmup_iters + decay_iters = ", config.lr_scheduler.warmup_iters + config.lr_scheduler.decay_iters,
                                     " is beyond training.train_iters=", steps));
+  if (config.lr_scheduler.type == "wsd" && config.lr_scheduler.warmup_iters >= steps)
+    throw loaded.document.error("lr_scheduler.warmup_iters", "wsd needs at least one step of decay after the warm-up");
   if (config.training.eval_steps > 0 && config.dataset.held_out_fraction == 0)
     throw loaded.document.error("training.eval_steps", "evaluation needs dataset.held_out_fraction > 0");
 }
@@ -61,13 +63,23 @@ void check_steps(const LoadedConfig& loaded) {
 void check_model(const LoadedConfig& loaded) {
   const DatasetConfig& dataset = loaded.config.dataset;
   const auto model = model_from_config(loaded);
-  const int64_t num_tokens = make_tokenizer(dataset.tokenizer)->vocab_size();
+  const auto tokenizer = make_tokenizer(dataset.tokenizer);
+  const int64_t num_tokens = tokenizer->vocab_size();
   if (model->vocab_size() < num_tokens)
     throw loaded.document.error("model.config.vocab_size", str(model->vocab_size(), " is less than the ", num_tokens, " tokens of the ",
                                                                dataset.tokenizer, " tokenizer"));
   if (model->max_positions() < dataset.sequence_length)
     throw loaded.document.error("dataset.sequence_length",
                                 str(dataset.sequence_length, " is beyond the model's max_position_embeddings=", model->max_positions()));
+  const SampleConfig& sample = loaded.config.sample;
+  if (!sample.prompt) return;
+  const auto num_prompt_tokens = static_cast<int64_t>(tokenizer->encode(*sample.prompt).size());
+  const int64_t most = model->max_positions() - num_prompt_tokens;
+  if (num_prompt_tokens == 0) throw loaded.document.error("sample.prompt", "is empty (null: no sample)");
+  if (sample.max_new_tokens > most)
+    throw loaded.document.error("sample.max_new_tokens",
+                                str(sample.max_new_tokens, " is too many: the prompt has ", num_prompt_tokens, " tokens, the model ",
+                                    model->max_positions(), " positions (allowed: 1 to ", most, ")"));
 }
 
 void check_single(const LoadedConfig& loaded, const char* key, int64_t value) {

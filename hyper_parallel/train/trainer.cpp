@@ -10,7 +10,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "hyper_parallel/base/config_writer.h"
 #include "hyper_parallel/base/log.h"
@@ -112,14 +114,21 @@ class Trainer::Impl {
   std::filesystem::path checkpoints() const { return std::filesystem::path(config_.output_dir) / "checkpoints"; }
 
   void set_threads() const {
-    if (config_.launcher.threads_per_rank > 0) at::set_num_threads(static_cast<int>(config_.launcher.threads_per_rank));
+    int64_t count = config_.launcher.threads_per_rank;
+    if (count == 0 && std::string_view(group_.backend_name()) == "thread" && std::getenv("OMP_NUM_THREADS") == nullptr)
+      count = std::max<int64_t>(1, std::thread::hardware_concurrency() / world_.local_size());  // of processes World has set it
+    if (count > 0) at::set_num_threads(static_cast<int>(count));
   }
 
   void open_output() {
     metrics_ = std::make_unique<MetricsLog>(config_.output_dir, MetricsOptions{.num_steps = config_.training.train_iters,
                                                                                .logging_steps = config_.training.logging_steps,
                                                                                .resume_step = steps_done_});
-    std::ofstream(std::filesystem::path(config_.output_dir) / "config.yaml") << config_yaml(config_);
+    if (steps_done_ == 0 && !list_checkpoints(checkpoints()).empty())
+      log_warning(checkpoints().string(), " holds checkpoints of an earlier run; metrics.jsonl starts anew",
+                  " (--checkpoint.restore_from=LATEST would go on from them)");
+    std::ofstream yaml(std::filesystem::path(config_.output_dir) / "config.yaml");
+    if (!(yaml << config_yaml(config_) << std::flush)) throw RuntimeError(str("cannot write ", config_.output_dir, "/config.yaml"));
     int64_t num_parameters = 0;
     for (const auto& [name, slot] : model_->module().named_parameters()) num_parameters += slot->numel();
     log_info(num_parameters, " parameters on ", world_.size(), " ranks ", parallel_.mesh.to_string(), ", backend ", group_.backend_name(),
@@ -203,7 +212,14 @@ class Trainer::Impl {
     }
     const std::filesystem::path folder =
         latest ? latest_checkpoint(checkpoints()) : std::filesystem::path(*config_.checkpoint.restore_from);
-    const nlohmann::json extra = load_checkpoint(group_, folder, state().tensors);
+    const CheckpointState mine = state();
+    const nlohmann::json extra = load_checkpoint(group_, folder, mine.tensors);
+    if (!extra.contains("step") || !extra.contains("cursor"))
+      throw CheckpointError(str(folder.string(), " was not saved by training: it holds no step and no place in the data"));
+    for (const char* key : {"seed", "model", "tokenizer"})
+      if (extra.contains(key) && extra[key] != mine.extra[key])
+        throw CheckpointError(
+            str(folder.string(), ": saved with ", key, " ", extra[key].dump(), ", this run has ", mine.extra[key].dump()));
     steps_done_ = extra.at("step");
     data_.seek(extra.at("cursor"));
     log_info("resumed from ", folder.string(), " after step ", steps_done_);
@@ -218,7 +234,8 @@ class Trainer::Impl {
                                                            .top_k = config_.sample.top_k,
                                                            .top_p = config_.sample.top_p,
                                                            .seed = static_cast<uint64_t>(config_.training.seed)}});
-      std::printf("%s%s\n", config_.sample.prompt->c_str(), text.c_str());
+      const std::string all = *config_.sample.prompt + text + "\n";
+      std::fwrite(all.data(), 1, all.size(), stdout);
       std::fflush(stdout);
     }
     group_.barrier();

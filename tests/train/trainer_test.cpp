@@ -93,6 +93,14 @@ TEST_F(TrainerTest, ResumesExactly) {
   EXPECT_TRUE(file("parts") == file("whole"));
 }
 
+TEST_F(TrainerTest, DoesNotResumeWithAnotherSeed) {
+  train("seeded", 2, {"training.stop_at_step=1", "training.seed=3"});
+  const std::string message = message_of<CheckpointError>([&] {
+    train("seeded", 2, {"checkpoint.restore_from=LATEST", "training.seed=4"});
+  });
+  EXPECT_THAT(message, testing::HasSubstr("step-000001: saved with seed 3, this run has 4"));
+}
+
 TEST_F(TrainerTest, StopsAtANumberThatIsNotFinite) {
   const std::vector<std::string> options = {"optimizer.lr=1e30", "training.max_grad_norm=0"};
   const std::string message = message_of<RuntimeError>([&] { train("out", 2, options); });

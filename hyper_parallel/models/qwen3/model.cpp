@@ -9,6 +9,7 @@ std::unique_ptr<CausalLm> make_qwen3(const nlohmann::json& config, const std::st
   const DecoderConfig checked = read_qwen3_config(config, where);
   nlohmann::json named = config;
   named["model_type"] = "qwen3";
+  named["num_key_value_heads"] = checked.num_kv_heads;  // where it is missing transformers takes 32
   return std::make_unique<DecoderLm>(checked, std::move(named));
 }
 
