@@ -5,6 +5,7 @@ BINARY := build/$(PRESET)/bin/hyper-parallel
 CONFIG ?= configs/tiny_qwen3.yaml
 SOURCES = $(shell git ls-files '*.h' '*.cpp')
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: setup build train test test-asan test-tsan bench check format lint clean help
 
 help: ## list the targets
@@ -24,6 +25,7 @@ train: build ## set-up, build, train a small model on two ranks and sample from 
 
 check: ## check formatting, includes between folders, and generated docs
 	@tools/check_layers.py
+	@python3 tools/generate_ops_doc.py --check
 	@tools/check_format.sh
 
 test: build check ## set-up, build, all checks and tests

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mapfile -t sources < <(git ls-files '*.h' '*.cpp')
+[ ${#sources[@]} -gt 0 ] || { echo "check: git lists no sources here" >&2; exit 1; }
 failed=0
 if ! clang-format-14 --dry-run -Werror --ferror-limit=1 "${sources[@]}"; then
   echo "check: run 'make format'" >&2

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks every include in hyper_parallel/ against the table of docs/architecture.md: a folder may include only the folders below it.
 
-Also refused: another folder's detail/, libtorch's slow umbrella headers, any libtorch header in the folders that must do without, and
-words that belong to no project file (absolute machine paths).
+Also refused: another folder's detail/, libtorch's slow umbrella headers, and any libtorch header in the folders that must do without.
 """
 import pathlib
 import re

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-torch_spec="torch==2.13.0"
+torch_spec=""
 use_apt=yes
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -17,6 +17,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup: unknown option $1 (allowed: --torch SPEC, --no-apt)" >&2; exit 2 ;;
   esac
 done
+: "${torch_spec:=$(cat .venv/.hyper_parallel_torch 2>/dev/null || echo torch==2.13.0)}"  # what an earlier --torch asked for stays
 say() { echo "setup: $*"; }
 
 packages=(g++ make cmake ninja-build ccache mold git python3 python3-venv clang-format-14
@@ -38,12 +39,12 @@ else
   fi
   say "installing ${#missing[@]} Debian packages: ${missing[*]}"
   $sudo apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive $sudo $command -qq >/dev/null
+  $sudo env DEBIAN_FRONTEND=noninteractive $command -qq >/dev/null
 fi
 
-if [ ! -x .venv/bin/python ]; then
+if [ ! -x .venv/bin/pip ]; then
   say "creating .venv"
-  /usr/bin/python3 -m venv .venv
+  /usr/bin/python3 -m venv --clear .venv
 fi
 oracles=(numpy==2.4.6 transformers==5.24.0 safetensors==0.8.0 pyyaml==6.0.4 psutil==7.2.2)
 want="$torch_spec ${oracles[*]}"
@@ -52,6 +53,7 @@ if [ "$(cat .venv/.hyper_parallel_packages 2>/dev/null || true)" = "$want" ]; th
 else
   say "installing $torch_spec and ${oracles[*]} in .venv (a minute or two)"
   .venv/bin/pip install -q --disable-pip-version-check "$torch_spec" "${oracles[@]}" 2> >(grep -v '^WARNING: Location' >&2)
+  echo "$torch_spec" > .venv/.hyper_parallel_torch
   echo "$want" > .venv/.hyper_parallel_packages
 fi
 say "done"

@@ -43,6 +43,18 @@ std::optional<T> parse_number(const YAML::Node& node) {
   return value;
 }
 
+// The path below `node` of a key that stands twice in one map; "" if there is none.
+std::string duplicate_key(const YAML::Node& node) {
+  std::set<std::string> seen;
+  if (!node.IsMap()) return "";
+  for (const auto& item : node) {
+    const std::string& key = item.first.Scalar();
+    if (!seen.insert(key).second) return key;
+    if (const std::string below = duplicate_key(item.second); !below.empty()) return join_path(key, below);
+  }
+  return "";
+}
+
 nlohmann::ordered_json to_json(const YAML::Node& node) {
   if (node.IsNull()) return nullptr;
   if (node.IsSequence()) {
@@ -71,8 +83,17 @@ struct ConfigDocument::Impl {
   std::string name;
   std::set<std::string> overridden;
 
+  // Keys that an override made have no mark.
+  bool in_file(const std::string& first_key) const {
+    for (const auto& item : root)
+      if (item.first.Scalar() == first_key) return !item.first.Mark().is_null();
+    return true;
+  }
+
   std::string location(const std::string& key_path) const {
-    if (overridden.contains(key_path)) return str("\n  from the command line: --", key_path, "=...");
+    for (const std::string& path : overridden)
+      if (path == key_path || (path.starts_with(key_path + ".") && !in_file(key_path)))
+        return str("\n  from the command line: --", path, "=...");
     YAML::Mark mark = root.Mark();
     YAML::Node at = root;
     for (const std::string& part : split(key_path, '.')) {
@@ -142,6 +163,7 @@ class Reader final : public ConfigVisitor {
     const YAML::Node node = take(name, info);
     if (!node) return;
     if (!node.IsMap() && !node.IsNull()) fail(name, str("expected a map, got ", shown(node)));
+    if (const std::string twice = duplicate_key(node); !twice.empty()) throw document_.error(join_path(path(name), twice), "given twice");
     value = node.IsNull() ? nlohmann::ordered_json::object() : to_json(node);
   }
 

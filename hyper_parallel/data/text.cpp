@@ -28,8 +28,11 @@ bool is_compressed(const fs::path& path) { return path.extension() == ".gz" || p
 
 // Files that one pattern matches, sorted by name. A name without wildcards stands for itself.
 std::vector<fs::path> expand_pattern(const std::string& pattern) {
-  if (pattern.find_first_of("*?[") == std::string::npos || fs::exists(pattern)) {
-    if (!fs::exists(pattern)) throw_unreadable(pattern, "no such file");
+  std::error_code error;
+  const bool there = fs::exists(pattern, error);
+  if (error) throw_unreadable(pattern, error.message());
+  if (pattern.find_first_of("*?[") == std::string::npos || there) {
+    if (!there) throw_unreadable(pattern, "no such file");
     return {pattern};
   }
   glob_t matches{};

@@ -94,6 +94,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadCase{"inner: {kind: sgd}", "inner.kind: unknown value \"sgd\" (allowed: adamw, muon)\n  in run.yaml:1"},
                     BadCase{"flag: yes", "flag: expected true or false, got \"yes\"\n  in run.yaml:1"},
                     BadCase{"flag: true\nflag: false", "flag: given twice\n  in run.yaml:1"},
+                    BadCase{"free:\n  a: {b: 1, b: 2}", "free.a.b: given twice\n  in run.yaml:2"},
                     BadCase{"inner: [1]", "inner: expected a map, got a list\n  in run.yaml:1"},
                     BadCase{"paths: a", "paths: expected a list, got \"a\"\n  in run.yaml:1"},
                     BadCase{"inner: {steps: null}", "inner.steps: expected an integer, got null\n  in run.yaml:1"},
@@ -103,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Config, OverrideErrorsPointAtTheCommandLine) {
   EXPECT_EQ(error_of("", {"--inner.step=3"}),
             "inner.step: unknown key (did you mean \"steps\"?)\n  from the command line: --inner.step=...");
+  EXPECT_EQ(error_of("", {"--iner.steps=3"}), "iner: unknown key (did you mean \"inner\"?)\n  from the command line: --iner.steps=...");
   EXPECT_EQ(error_of("", {"--flag"}), "override \"--flag\": expected --section.key=value");
   EXPECT_EQ(error_of("flag: true", {"--flag.x=1"}), "override --flag.x: flag is not a section");
 }
