@@ -176,7 +176,7 @@ void commit(TemporarySave& temporary, const fs::path& folder, const CheckpointMe
 }
 
 // After the new checkpoint is in force; a folder that cannot be deleted is no reason to stop.
-void delete_old(const fs::path& folder, int keep_last) {
+void delete_old(const fs::path& folder, int keep_last) try {
   std::vector<fs::path> complete = list_checkpoints(folder.parent_path());
   if (keep_last <= 0 || complete.size() <= static_cast<size_t>(keep_last)) return;
   complete.resize(complete.size() - keep_last);
@@ -187,6 +187,8 @@ void delete_old(const fs::path& folder, int keep_last) {
     fs::remove_all(old, error);
     if (error) log_warning("checkpoint: cannot delete ", old.string(), ": ", error.message());
   }
+} catch (const std::exception& error) {
+  log_warning("checkpoint: cannot delete old checkpoints: ", error.what());
 }
 
 fs::path without_trailing_slash(const fs::path& folder) {

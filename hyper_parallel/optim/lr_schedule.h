@@ -5,7 +5,8 @@
 //   double rate = schedule(step);      // step: 1 for the first update, num_steps for the last
 //
 // Warm-up is linear: step s of w has learning_rate * s / w, so the first update is not lost on a rate of 0. At step w the rate is
-// learning_rate, and from there the named shape runs down to min_learning_rate, which step num_steps reaches exactly:
+// learning_rate, and from there the named shape runs down to min_learning_rate, which step num_steps reaches exactly (unless warm-up
+// takes all steps):
 //   constant   learning_rate
 //   linear     a straight line
 //   cosine     half a cosine

@@ -4,7 +4,7 @@
 //
 //   std::vector<OptimizerParameter> parameters = ...;                    // from FullyShard::parameters(), trainable ones
 //   auto optimizer = make_optimizer("adamw", std::move(parameters), {.betas = {0.9, 0.95}, .weight_decay = 0.1});
-//   optimizer->step({.learning_rate = learning_rate(schedule, step), .gradient_scale = clip_coefficient(norm, max_norm)});
+//   optimizer->step({.learning_rate = schedule(step), .gradient_scale = clip_coefficient(norm, max_norm)});
 //   StateDict state = optimizer->state_dict();                           // aliases; loading into it restores the optimizer
 //
 // A new optimizer is one source with HYPER_PARALLEL_OPTIMIZER("name", function, "doc"); nothing else changes.
