@@ -61,7 +61,7 @@ def peer_command(size, steps, batch, seq, ranks=1, threads=1):
     arguments = [PEER, size, steps, batch, seq] + (["--fsdp"] if ranks > 1 else []) + ["--threads", threads]
     if ranks == 1:
         return [sys.executable] + arguments
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", "0"] + arguments
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks] + arguments
 
 
 def wall_seconds(command, repeats):
