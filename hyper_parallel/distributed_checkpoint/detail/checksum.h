@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checksums of checkpoint files and pieces, and how metadata.json writes them.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Whether boxes lie inside a tensor and cover it: the checks before a checkpoint is written or believed.
 #pragma once
 #include <optional>
 #include <span>
