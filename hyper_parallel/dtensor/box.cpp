@@ -51,6 +51,33 @@ struct RangeSplitter {
   }
 };
 
+// A box of the part in terms of the whole tensor: cut where ranges meet, row by row of the outer dims if there are several cuts.
+void append_whole_boxes(const Box& local, const TensorPart& part, size_t outer_dim, std::vector<Box>& boxes) {
+  const auto dim = static_cast<size_t>(part.dim);
+  std::vector<Box> cuts;
+  int64_t at = 0;
+  for (const IndexRange& range : part.ranges) {
+    const int64_t from = std::max(local.offsets[dim], at), to = std::min(local.offsets[dim] + local.sizes[dim], at + range.size());
+    if (from < to) {
+      cuts.push_back(local);
+      cuts.back().offsets[dim] = range.begin + from - at;
+      cuts.back().sizes[dim] = to - from;
+    }
+    at += range.size();
+  }
+  while (outer_dim < dim && local.sizes[outer_dim] == 1) ++outer_dim;
+  if (cuts.size() == 1 || outer_dim >= dim) {
+    boxes.insert(boxes.end(), cuts.begin(), cuts.end());
+    return;
+  }
+  for (int64_t row = 0; row < local.sizes[outer_dim]; ++row) {
+    Box one = local;
+    one.offsets[outer_dim] += row;
+    one.sizes[outer_dim] = 1;
+    append_whole_boxes(one, part, outer_dim + 1, boxes);
+  }
+}
+
 }  // namespace
 
 int64_t Box::numel() const { return product(sizes); }
@@ -75,6 +102,13 @@ std::vector<Box> boxes_of_range(std::span<const int64_t> sizes, int64_t begin, i
   RangeSplitter splitter{sizes, {}, {}};
   splitter.split(0, begin, end);
   return std::move(splitter.boxes);
+}
+
+std::vector<Box> boxes_of_range(std::span<const int64_t> sizes, const TensorPart& part, int64_t begin, int64_t end) {
+  if (part.is_whole()) return boxes_of_range(sizes, begin, end);
+  std::vector<Box> boxes;
+  for (const Box& local : boxes_of_range(part.local_sizes(sizes), begin, end)) append_whole_boxes(local, part, 0, boxes);
+  return boxes;
 }
 
 }  // namespace hyper_parallel

@@ -12,10 +12,10 @@ StateEntry whole_entry(std::string name, const at::Tensor& tensor) {
   return entry;
 }
 
-StateEntry range_entry(std::string name, std::vector<int64_t> sizes, const at::Tensor& piece, int64_t begin) {
+StateEntry range_entry(std::string name, std::vector<int64_t> sizes, const at::Tensor& piece, int64_t begin, const TensorPart& part) {
   HYPER_PARALLEL_CHECK(piece.is_contiguous(), name, ": a state entry must be contiguous, has strides ", piece.strides());
   StateEntry entry{std::move(name), std::move(sizes), piece.detach(), {}};
-  entry.boxes = boxes_of_range(entry.sizes, begin, begin + piece.numel());
+  entry.boxes = boxes_of_range(entry.sizes, part, begin, begin + piece.numel());
   return entry;
 }
 

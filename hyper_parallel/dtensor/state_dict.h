@@ -26,7 +26,7 @@ using StateDict = std::vector<StateEntry>;
 
 // The whole tensor on this rank, as one box.
 StateEntry whole_entry(std::string name, const at::Tensor& tensor);
-// Elements [begin, begin + piece.numel()) of the flattened tensor of shape `sizes`.
-StateEntry range_entry(std::string name, std::vector<int64_t> sizes, const at::Tensor& piece, int64_t begin);
+// Elements [begin, begin + piece.numel()) of the flattened part of a tensor of shape `sizes`.
+StateEntry range_entry(std::string name, std::vector<int64_t> sizes, const at::Tensor& piece, int64_t begin, const TensorPart& part = {});
 
 }  // namespace hyper_parallel

@@ -23,7 +23,7 @@ const FullyShardStatistics& FullyShard::statistics() const { return engine_->sta
 StateDict FullyShard::state_dict() const {
   StateDict state;
   for (ShardedParameter& parameter : engine_->parameters()) {
-    state.push_back(range_entry(std::move(parameter.name), std::move(parameter.sizes), parameter.data, parameter.begin));
+    state.push_back(range_entry(std::move(parameter.name), std::move(parameter.sizes), parameter.data, parameter.begin, parameter.part));
   }
   return state;
 }

@@ -25,6 +25,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "hyper_parallel/dtensor/device_mesh.h"
@@ -37,17 +38,26 @@ namespace fsdp {
 class Engine;  // detail/engine.h
 }
 
+// Of a parameter that several ranks of a model-parallel group (tensor_parallel/) hold.
+struct ParameterSharing {
+  ProcessGroup sum_gradients = {};  // ranks whose gradients are terms of the whole one, summed with the replicas'; invalid: it is complete
+  bool counted = true;              // in the norm: one of the ranks that hold the same elements counts them
+};
+
 struct FullyShardOptions {
   bool reshard_after_forward = true;  // false: weights stay from forward to backward; one gather less, the whole model in memory
   int forward_prefetch_depth = 1;     // units gathered ahead of the one in use; 0: none
   int backward_prefetch_depth = 1;
+  std::unordered_map<const Parameter*, ParameterSharing> sharing = {};  // absent: this rank alone holds these elements
+  ProcessGroup model_group = {};  // ranks that hold other parameters, or parts: the norm is theirs together
 };
 
 // This rank's range of one parameter. The tensors alias the engine's memory and stay valid for its life.
 struct ShardedParameter {
   std::string name;            // full name; the first one of a tied parameter
   std::vector<int64_t> sizes;  // of the whole parameter
-  at::Tensor data;             // [n], elements [begin, begin + n) of the flattened parameter; n may be 0
+  TensorPart part;             // of it, that this rank's shard group holds
+  at::Tensor data;             // [n], elements [begin, begin + n) of the flattened part; n may be 0
   at::Tensor grad;             // [n], has memory from finish_backward() to zero_grad() only; undefined if frozen
   int64_t begin = 0;
   bool trainable = true;
@@ -79,8 +89,8 @@ class FullyShard {
   void set_reduce_gradients(bool reduce);
   // Collective, once a step after the last backward: reduces what is left, waits for what is in flight; frees all weights.
   void finish_backward();
-  // Collective over the shard axis, after finish_backward(): the 2-norm over every distinct trainable element, summed in f64 in a fixed
-  // order.
+  // Collective over the shard axis and the model group, after finish_backward(): the 2-norm over every distinct trainable element, summed
+  // in f64 in a fixed order.
   double gradient_norm() const;
   // After an exception out of forward or backward: everything sharded, gradients dropped, nothing pending. Local.
   void reset();

@@ -97,7 +97,7 @@ std::unique_ptr<CausalLm> make_model_from_folder(const std::filesystem::path& fo
 std::unique_ptr<CausalLm> load_model(const std::filesystem::path& folder, at::ScalarType dtype) {
   auto model = make_model_from_folder(folder);
   for (auto& [name, slot] : model->module().named_parameters())
-    slot->tensor = at::empty(slot->sizes, at::TensorOptions(at::kCPU).dtype(dtype)).set_requires_grad(slot->trainable);
+    slot->tensor = at::empty(slot->local_sizes(), at::TensorOptions(at::kCPU).dtype(dtype)).set_requires_grad(slot->trainable);
   load_weights(whole_state(model->module()), folder, model->module().tied_names());
   return model;
 }

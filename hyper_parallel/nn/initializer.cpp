@@ -74,11 +74,19 @@ void fill_initial(const at::Tensor& piece, const Initializer& initializer, uint6
   }
 }
 
+void fill_initial(const at::Tensor& piece, const Parameter& parameter, uint64_t seed, const std::string& full_name, int64_t begin) {
+  int64_t done = 0;
+  parameter.part().for_runs(parameter.sizes, begin, begin + piece.numel(), [&](int64_t whole_begin, int64_t count) {
+    fill_initial(piece.narrow(0, done, count), parameter.initializer, seed, full_name, whole_begin);
+    done += count;
+  });
+}
+
 void materialize(Module& root, const MaterializeOptions& options) {
   for (auto& [full_name, slot] : root.named_parameters()) {
     if (!slot->tensor.is_meta()) continue;
-    at::Tensor values = at::empty(slot->sizes, at::TensorOptions(at::kCPU).dtype(options.dtype));
-    fill_initial(values, slot->initializer, options.seed, full_name, 0);
+    at::Tensor values = at::empty(slot->local_sizes(), at::TensorOptions(at::kCPU).dtype(options.dtype));
+    fill_initial(values.view(-1), *slot, options.seed, full_name, 0);
     slot->tensor = values.set_requires_grad(slot->trainable);
   }
 }

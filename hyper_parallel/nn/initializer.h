@@ -13,6 +13,7 @@
 namespace hyper_parallel {
 
 class Module;
+class Parameter;
 
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kNormal, kUniform };
@@ -29,6 +30,9 @@ struct Initializer {
 // Fills the 1-d contiguous CPU tensor `piece` (f64, f32, bf16 or f16) with elements [begin, begin + numel) of the flattened parameter.
 // Values are computed in f64 and rounded once.
 void fill_initial(const at::Tensor& piece, const Initializer& initializer, uint64_t seed, const std::string& full_name, int64_t begin);
+
+// The same for elements [begin, begin + piece.numel()) of the flattened part that a slot holds.
+void fill_initial(const at::Tensor& piece, const Parameter& parameter, uint64_t seed, const std::string& full_name, int64_t begin);
 
 struct MaterializeOptions {
   at::ScalarType dtype = at::kFloat;

@@ -9,7 +9,7 @@
 
 #include <unordered_map>
 
-#include "hyper_parallel/base/string.h"
+#include "hyper_parallel/base/error.h"
 
 namespace hyper_parallel {
 namespace {
@@ -28,6 +28,12 @@ Parameter::Parameter(Module& owner, std::string name, std::vector<int64_t> sizes
 }
 
 int64_t Parameter::numel() const { return c10::multiply_integers(sizes); }
+
+void Parameter::hold(TensorPart part) {
+  if (!tensor.is_meta()) throw LayoutError(str("parameter ", name, " holds data already: shard it before materializing"));
+  part_ = std::move(part);
+  tensor = at::empty(local_sizes(), tensor.options());
+}
 
 Module::Module(Slot slot) : name(std::move(slot.name)), parent(slot.parent) {
   if (parent != nullptr) parent->children_.push_back(this);

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "hyper_parallel/base/tensor_part.h"
 #include "hyper_parallel/nn/initializer.h"
 #include "hyper_parallel/nn/tensor_tree.h"
 
@@ -57,7 +58,15 @@ class Parameter {
   const bool decays;      // takes weight decay: false for norms and biases
   bool trainable = true;  // read when an engine attaches or materialize() runs
   at::Tensor tensor;      // meta until materialize() or an engine fills it
-  int64_t numel() const;
+  int64_t numel() const;  // of the whole parameter
+
+  // What this rank holds of it: all, unless a model-parallel style took a part while the slot was on meta (LayoutError else).
+  void hold(TensorPart part);
+  const TensorPart& part() const { return part_; }
+  std::vector<int64_t> local_sizes() const { return part_.local_sizes(sizes); }
+
+ private:
+  TensorPart part_;
 };
 
 class Module {

@@ -20,7 +20,7 @@ void check_options(const OptimizerOptions& options) {
 }
 
 void check_parameter(const OptimizerParameter& parameter) {
-  const auto& [name, data, grad, decays, sizes, begin] = parameter;
+  const auto& [name, data, grad, decays, sizes, begin, part] = parameter;
   if (data.scalar_type() != at::kFloat && data.scalar_type() != at::kDouble) {
     throw LayoutError(str("adamw: parameter ", name, " is of type ", c10::toString(data.scalar_type()), " (allowed: f32, f64)"));
   }
@@ -89,9 +89,9 @@ void AdamW::step(const StepOptions& options) {
 StateDict AdamW::state_dict() {
   StateDict state{whole_entry("optimizer.step", step_)};
   for (const Entry& entry : entries_) {
-    const auto& [name, data, grad, decays, sizes, begin] = entry.parameter;
-    state.push_back(range_entry("optimizer.exp_avg." + name, sizes, entry.exp_avg, begin));
-    state.push_back(range_entry("optimizer.exp_avg_sq." + name, sizes, entry.exp_avg_sq, begin));
+    const auto& [name, data, grad, decays, sizes, begin, part] = entry.parameter;
+    state.push_back(range_entry("optimizer.exp_avg." + name, sizes, entry.exp_avg, begin, part));
+    state.push_back(range_entry("optimizer.exp_avg_sq." + name, sizes, entry.exp_avg_sq, begin, part));
   }
   return state;
 }

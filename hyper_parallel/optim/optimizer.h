@@ -23,11 +23,12 @@ namespace hyper_parallel {
 
 struct OptimizerParameter {
   std::string name;            // full parameter name; unique
-  at::Tensor data;             // [n] contiguous, elements [begin, begin + n) of the flattened parameter; n may be 0
+  at::Tensor data;             // [n] contiguous, elements [begin, begin + n) of the flattened part; n may be 0
   at::Tensor grad;             // [n] contiguous, of data's dtype; must have memory only during step()
   bool decays = true;          // false: no weight decay (norms, biases)
   std::vector<int64_t> sizes;  // of the whole parameter
   int64_t begin = 0;
+  TensorPart part = {};  // of it, that is cut into pieces: all, or what a model-parallel rank holds
 };
 
 // Defaults are PyTorch's for AdamW.

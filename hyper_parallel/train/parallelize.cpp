@@ -19,7 +19,8 @@ std::vector<OptimizerParameter> optimizer_parameters(const FullyShard& engine) {
                      .grad = parameter.grad,
                      .decays = parameter.decays,
                      .sizes = std::move(parameter.sizes),
-                     .begin = parameter.begin});
+                     .begin = parameter.begin,
+                     .part = std::move(parameter.part)});
   }
   return views;
 }

@@ -98,13 +98,14 @@ void Engine::make_units(Module& root, std::span<Module* const> modules) {
     }
   });
   root_ = units_.front().get();
-  for (const auto& unit : units_) unit->buckets.reserve(2);  // addresses stay
   for (Parameter* slot : slots) {
     auto& [name, unit] = homes.at(slot);
     if (!slot->tensor.is_meta()) throw LayoutError(str("fully_shard: ", name, " holds data already; attach before materializing"));
-    auto bucket = std::find_if(unit->buckets.begin(), unit->buckets.end(), [&](Bucket& b) { return b.trainable == slot->trainable; });
+    const auto shared = options_.sharing.find(slot);
+    const ParameterSharing sharing = shared == options_.sharing.end() ? ParameterSharing{} : shared->second;
+    auto bucket = std::find_if(unit->buckets.begin(), unit->buckets.end(), [&](Bucket& b) { return b.takes(*slot, sharing); });
     if (bucket == unit->buckets.end()) {
-      unit->buckets.emplace_back(groups_, slot->trainable);
+      unit->buckets.emplace_back(groups_, slot->trainable, sharing);
       bucket = std::prev(unit->buckets.end());
     }
     parameter_order_.emplace_back(&*bucket, bucket->entries.size());
@@ -150,6 +151,7 @@ std::vector<ShardedParameter> Engine::parameters() const {
     const Entry& entry = bucket->entries[index];
     parameters.push_back({.name = entry.name,
                           .sizes = entry.slot->sizes,
+                          .part = entry.slot->part(),
                           .data = entry.piece,
                           .grad = entry.gradient_piece,
                           .begin = entry.begin,

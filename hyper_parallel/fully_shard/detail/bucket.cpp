@@ -2,6 +2,7 @@
 #include "hyper_parallel/fully_shard/detail/bucket.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <exception>
@@ -10,9 +11,14 @@
 #include "hyper_parallel/fully_shard/detail/storage.h"
 
 namespace hyper_parallel::fsdp {
+
+bool Bucket::takes(const Parameter& slot, const ParameterSharing& other) const {
+  return trainable == slot.trainable && sharing.counted == other.counted && sharing.sum_gradients == other.sum_gradients;
+}
+
 void Bucket::append(Parameter& slot, std::string name) {
-  entries.push_back({.slot = &slot, .name = std::move(name), .offset = numel_, .numel = slot.numel()});
-  numel_ += slot.numel();
+  entries.push_back({.slot = &slot, .name = std::move(name), .offset = numel_, .numel = c10::multiply_integers(slot.local_sizes())});
+  numel_ += entries.back().numel;
 }
 
 void Bucket::materialize(const MaterializeOptions& options) {
@@ -31,12 +37,12 @@ void Bucket::materialize(const MaterializeOptions& options) {
     entry.begin = std::clamp<int64_t>(shard_begin - entry.offset, 0, entry.numel);
     const int64_t at = std::clamp<int64_t>(entry.offset - shard_begin, 0, shard_numel);
     entry.piece = alias(shard, at, {end - entry.begin});
-    fill_initial(entry.piece, entry.slot->initializer, options.seed, entry.name, entry.begin);
-    entry.leaf = alias(flat_, entry.offset, entry.slot->sizes);
+    fill_initial(entry.piece, *entry.slot, options.seed, entry.name, entry.begin);
+    entry.leaf = alias(flat_, entry.offset, entry.slot->local_sizes());
     entry.leaf.set_requires_grad(trainable);
     entry.slot->tensor = sharded ? entry.piece : entry.leaf;
     if (!trainable) continue;
-    entry.gradient = alias(gradient_, entry.offset, entry.slot->sizes);
+    entry.gradient = alias(gradient_, entry.offset, entry.slot->local_sizes());
     entry.gradient_piece = alias(gradient_shard, at, {end - entry.begin});
   }
   if (sharded) release(flat_);
@@ -126,11 +132,22 @@ void Bucket::reduce() {
     allocate(gradient_shard);
     reduction_ = groups_.shard.reduce_scatter(gradient_shard, gradient_);
     stage_ = Stage::kReducing;
-  } else if (groups_.replicated()) {
-    reduction_ = groups_.replicate.all_reduce(gradient_);
-    stage_ = Stage::kReplicating;
+  } else {
+    start_next_sum();
   }
   has_result_ = stage_ != Stage::kNone;  // else the flat gradient is the result, and may grow on
+}
+
+void Bucket::start_next_sum() {
+  if (stage_ < Stage::kReplicating && groups_.replicated()) {
+    reduction_ = groups_.replicate.all_reduce(gradient_shard);
+    stage_ = Stage::kReplicating;
+  } else if (stage_ < Stage::kSumming && sharing.sum_gradients) {
+    reduction_ = sharing.sum_gradients.all_reduce(gradient_shard);
+    stage_ = Stage::kSumming;
+  } else {
+    stage_ = Stage::kNone;
+  }
 }
 
 void Bucket::advance() {
@@ -138,17 +155,12 @@ void Bucket::advance() {
   wait_for(reduction_);
   free(gradient_);
   for (Entry& entry : entries) entry.filled = false;
-  if (groups_.replicated()) {
-    reduction_ = groups_.replicate.all_reduce(gradient_shard);
-    stage_ = Stage::kReplicating;
-  } else {
-    stage_ = Stage::kNone;
-  }
+  start_next_sum();
 }
 
 void Bucket::settle() {
   advance();
-  if (std::exchange(stage_, Stage::kNone) == Stage::kReplicating) wait_for(reduction_);
+  for (; stage_ != Stage::kNone; start_next_sum()) wait_for(reduction_);
   if (set_aside_.defined() && has_result_) add_into(gradient_shard, std::exchange(set_aside_, at::Tensor()));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hyper_parallel/collectives/process_group.h"
+#include "hyper_parallel/fully_shard/fully_shard.h"
 #include "hyper_parallel/nn/module.h"
 
 namespace hyper_parallel::fsdp {
@@ -30,7 +31,7 @@ struct Entry {
   std::string name;
   int64_t offset;  // in the bucket
   int64_t numel;
-  int64_t begin = 0;                 // of this rank's range, in the flattened parameter
+  int64_t begin = 0;                 // of this rank's range, in the flattened part
   bool filled = false;               // its part of the flat gradient holds a sum
   at::Tensor leaf, gradient;         // aliases of the whole buffers
   at::Tensor piece, gradient_piece;  // aliases of this rank's shards, 1-d
@@ -38,7 +39,10 @@ struct Entry {
 
 class Bucket {
  public:
-  Bucket(const Groups& groups, bool trainable) : trainable(trainable), groups_(groups) {}
+  Bucket(const Groups& groups, bool trainable, ParameterSharing sharing)
+      : trainable(trainable), sharing(std::move(sharing)), groups_(groups) {}
+  // Whether a parameter is of this bucket's kind.
+  bool takes(const Parameter& slot, const ParameterSharing& other) const;
   void append(Parameter& slot, std::string name);
   void materialize(const MaterializeOptions& options);
 
@@ -51,7 +55,8 @@ class Bucket {
   void collect(Entry& entry);
   // The entries that got nothing on this rank count as zero. Returns with the collective in flight.
   void reduce();
-  // Waits for the reduce-scatter, frees the flat gradient and starts the all-reduce over replicas.
+  // Waits for the reduce-scatter, frees the flat gradient and starts what follows: the all-reduce over replicas, then that over the ranks
+  // that share the parameters.
   void advance();
   void settle();  // waits for all of it
   void drop_gradient();
@@ -59,13 +64,15 @@ class Bucket {
   void abandon();
 
   const bool trainable;
-  bool owes_reduce = false;  // the same on every rank, whatever gradients it has
+  const ParameterSharing sharing;  // of all its parameters
+  bool owes_reduce = false;        // the same on every rank, whatever gradients it has
   std::vector<Entry> entries;
   at::Tensor shard, gradient_shard;
 
  private:
-  enum class Stage : uint8_t { kNone, kReducing, kReplicating };
+  enum class Stage : uint8_t { kNone, kReducing, kReplicating, kSumming };
   void open_gradient();
+  void start_next_sum();
   void zero_unfilled();
   void wait_for(Work& work);
   void give_up(Work& work);

@@ -200,10 +200,11 @@ double Engine::gradient_norm() const {
   each_bucket([&](Bucket& bucket) {
     if (!bucket.trainable) return;
     HYPER_PARALLEL_CHECK(!bucket.owes_reduce, "gradient_norm() before finish_backward()");
-    sum += sum_of_squares(bucket.gradient_shard);
+    if (bucket.sharing.counted) sum += sum_of_squares(bucket.gradient_shard);
   });
   const at::Tensor total = at::full({1}, sum, at::kDouble);
   groups_.shard.all_reduce(total).wait();
+  if (options_.model_group) options_.model_group.all_reduce(total).wait();
   return std::sqrt(total.const_data_ptr<double>()[0]);
 }
 

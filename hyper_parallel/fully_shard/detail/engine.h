@@ -8,6 +8,7 @@
 // A unit is finished at post_backward if its arguments bring one. Otherwise (integer or leaf arguments, several calls, the root) it is
 // finished at the end of backward; under recompute around the unit, whose arguments are leaves, when the next recompute begins.
 #pragma once
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -23,7 +24,7 @@ struct UnitHook;
 struct Unit {
   explicit Unit(Module& module) : module(&module) {}
   Module* module;
-  std::vector<Bucket> buckets;  // trainable, frozen: at most one of each
+  std::deque<Bucket> buckets;  // one for each kind of parameter; addresses stay
   std::shared_ptr<UnitHook> hook;
   bool gathering = false, live = false;  // live: the slots hold the whole weights
   bool watched = false;                  // the latest call will bring post_backward
