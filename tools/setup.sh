@@ -46,7 +46,7 @@ if [ ! -x .venv/bin/pip ]; then
   say "creating .venv"
   /usr/bin/python3 -m venv --clear .venv
 fi
-oracles=(numpy==2.4.6 transformers==5.24.0 safetensors==0.8.0 pyyaml==6.0.4 psutil==7.2.2)
+oracles=(numpy==2.4.6 transformers==5.24.0 safetensors==0.8.0 pyyaml==6.0.4 psutil==7.2.2 expecttest==0.3.0)
 want="$torch_spec ${oracles[*]}"
 if [ "$(cat .venv/.hyper_parallel_packages 2>/dev/null || true)" = "$want" ]; then
   say "Python packages: up to date ($torch_spec and ${#oracles[@]} test oracles)"
