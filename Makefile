@@ -31,11 +31,11 @@ check: ## check formatting, includes between folders, and generated docs
 test: build check ## set-up, build, all checks and tests
 	@ctest --preset $(PRESET)
 
-test-asan: ## the unit tests under address and undefined-behaviour sanitizers
-	@tools/setup.sh && cmake --preset asan && cmake --build --preset asan && ctest --preset asan -LE 'dist|parity|slow'
+test-asan: ## the unit tests under the address sanitizer
+	@tools/setup.sh && cmake --preset asan && cmake --build --preset asan --target unit_tests && ctest --preset asan -LE 'dist|parity|examples'
 
 test-tsan: ## collectives and trainer tests under the thread sanitizer
-	@tools/setup.sh && cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan -R '^(collectives|fully_shard|train)\.'
+	@tools/setup.sh && cmake --preset tsan && cmake --build --preset tsan --target collectives_test fully_shard_test train_test && ctest --preset tsan -R '^(collectives|fully_shard|train)\.'
 
 bench: build ## run the benchmarks beside PyTorch (BENCH=name for one); a JSON line each
 	@benchmarks/run.sh $(BENCH)

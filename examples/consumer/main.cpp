@@ -16,7 +16,7 @@ int main() {
     const hp::ParallelModel parallel = hp::parallelize(*model, world.group(), {.replicate_size = 2, .shard_size = 2});
     parallel.engine->materialize({.dtype = at::kFloat, .seed = 1});
     const auto optimizer = hp::make_optimizer("adamw", hp::optimizer_parameters(*parallel.engine), {});
-    hp::TrainStep step(*model, *parallel.engine, *optimizer, world.group(), 1.0);
+    hp::TrainStep step(*model, *parallel.engine, *optimizer, parallel.data_group, 1.0);
     const at::Tensor tokens = at::arange(33, at::kLong).remainder(8).view({1, 33});  // 0 1 2 ... 7 0 1 2 ...
     const hp::MicroBatch batch{tokens.narrow(1, 0, 32), tokens.narrow(1, 1, 32)};
     for (int i = 1; i <= 20; ++i) {

@@ -22,6 +22,7 @@ int run(const Options& options) {
     if (!std::exchange(started, true)) std::fputs(options.prompt.c_str(), stdout);
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
+    return true;
   });
   std::fputc('\n', stdout);
   return 0;

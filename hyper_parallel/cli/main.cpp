@@ -31,6 +31,18 @@ int parse(CLI::App& app, int argc, char** argv) {
 
 }  // namespace
 
+int hp::cli::report(std::exception_ptr cause) {
+  try {
+    std::rethrow_exception(std::move(cause));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
 int main(int argc, char** argv) {
   hp::keep_freed_memory();
   CLI::App app{"HyperParallel: distributed training and inference of language models"};
@@ -49,11 +61,7 @@ int main(int argc, char** argv) {
     if (const int code = parse(app, argc, argv); code >= 0) return code;
     hp::check_torch_version();
     return action();
-  } catch (const hp::Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
+  } catch (const std::exception&) {
+    return hp::cli::report(std::current_exception());
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <cstdlib>
 
 #include "hyper_parallel/cli/commands.h"
 #include "hyper_parallel/collectives/launcher.h"
@@ -22,7 +23,9 @@ LoadedConfig load(const Options& options, std::vector<std::string> overrides) {
 }
 
 WorldOptions world_options(const LauncherConfig& launcher) {
-  return {.backend = launcher.backend, .timeout = std::chrono::seconds(launcher.timeout_seconds)};
+  return {.backend = launcher.backend,
+          .timeout = std::chrono::seconds(launcher.timeout_seconds),
+          .abandon = [](std::exception_ptr cause) { std::_Exit(report(std::move(cause))); }};
 }
 
 int exit_code(int signal) { return signal == 0 ? 0 : 128 + signal; }

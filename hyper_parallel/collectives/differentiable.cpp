@@ -54,6 +54,15 @@ Sizes part_sizes(const ProcessGroup& group, int64_t size, std::span<const int64_
   return Sizes(sizes.begin(), sizes.end());
 }
 
+Sizes gathered_sizes(const ProcessGroup& group, const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) {
+  Sizes parts = sizes.empty() ? Sizes(group.size(), x.size(dim)) : Sizes(sizes.begin(), sizes.end());
+  if (int(parts.size()) != group.size() || parts[group.rank()] != x.size(dim)) {
+    throw CollectiveError(
+        str("all_gather: sizes ", bracketed(parts), ", this rank (", group.rank(), " of ", group.size(), ") has ", x.size(dim)));
+  }
+  return parts;
+}
+
 at::Tensor sum_over(const ProcessGroup& group, const at::Tensor& x) {
   at::Tensor y = x.clone(at::MemoryFormat::Contiguous);
   group.all_reduce(y).wait();
@@ -86,8 +95,8 @@ at::Tensor transpose_over(const ProcessGroup& group, const at::Tensor& x, int64_
   return at::cat(received, join_dim);
 }
 
-at::Tensor own_part(const ProcessGroup& group, const at::Tensor& x, int64_t dim) {
-  return x.split_with_sizes(part_sizes(group, x.size(dim), {}), dim)[group.rank()].clone(at::MemoryFormat::Contiguous);
+at::Tensor own_part(const ProcessGroup& group, const at::Tensor& x, int64_t dim, const Sizes& sizes) {
+  return x.split_with_sizes(sizes, dim)[group.rank()].clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor sum_at_root(const ProcessGroup& group, const at::Tensor& x, int root);
@@ -117,11 +126,7 @@ at::Tensor all_reduce(const ProcessGroup& group, const at::Tensor& x) {
 
 at::Tensor all_gather(const ProcessGroup& group, const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) {
   dim = wrapped(x, dim);
-  const Sizes parts = sizes.empty() ? Sizes(group.size(), x.size(dim)) : Sizes(sizes.begin(), sizes.end());
-  if (int(parts.size()) != group.size() || parts[group.rank()] != x.size(dim)) {
-    throw CollectiveError(
-        str("all_gather: sizes ", bracketed(parts), ", this rank (", group.rank(), " of ", group.size(), ") has ", x.size(dim)));
-  }
+  const Sizes parts = gathered_sizes(group, x, dim, sizes);
   return linear(
       x, [&](const at::Tensor& value) { return join_over(group, value, dim, parts); },
       [group, dim, parts](const at::Tensor& gradient) { return reduce_scatter(group, gradient, dim, parts); });
@@ -188,19 +193,20 @@ at::Tensor reduce_from_group(const ProcessGroup& group, const at::Tensor& x) {
       [group](const at::Tensor& gradient) { return copy_to_group(group, gradient); });
 }
 
-at::Tensor scatter_to_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim) {
+at::Tensor scatter_to_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) {
   dim = wrapped(x, dim);
+  const Sizes parts = part_sizes(group, x.size(dim), sizes);
   return linear(
-      x, [&](const at::Tensor& value) { return own_part(group, value, dim); },
-      [group, dim](const at::Tensor& gradient) { return gather_from_group(group, gradient, dim); });
+      x, [&](const at::Tensor& value) { return own_part(group, value, dim, parts); },
+      [group, dim, parts](const at::Tensor& gradient) { return gather_from_group(group, gradient, dim, parts); });
 }
 
-at::Tensor gather_from_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim) {
+at::Tensor gather_from_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) {
   dim = wrapped(x, dim);
-  const Sizes parts(group.size(), x.size(dim));
+  const Sizes parts = gathered_sizes(group, x, dim, sizes);
   return linear(
       x, [&](const at::Tensor& value) { return join_over(group, value, dim, parts); },
-      [group, dim](const at::Tensor& gradient) { return scatter_to_group(group, gradient, dim); });
+      [group, dim, parts](const at::Tensor& gradient) { return scatter_to_group(group, gradient, dim, parts); });
 }
 
 }  // namespace hyper_parallel::collectives::differentiable

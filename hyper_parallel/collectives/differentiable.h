@@ -35,9 +35,10 @@ at::Tensor broadcast(const ProcessGroup& group, const at::Tensor& x, int root);
 at::Tensor shift(const ProcessGroup& group, const at::Tensor& x, int offset);
 
 // Megatron's pairs, for a value that is the same on all ranks and a loss that all ranks compute alike and count once.
-at::Tensor copy_to_group(const ProcessGroup& group, const at::Tensor& x);                   // f: identity; backward: all_reduce
-at::Tensor reduce_from_group(const ProcessGroup& group, const at::Tensor& x);               // g: all_reduce; backward: identity
-at::Tensor scatter_to_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim);   // own part; backward: all_gather
-at::Tensor gather_from_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim);  // all_gather; backward: own part
+at::Tensor copy_to_group(const ProcessGroup& group, const at::Tensor& x);      // f: identity; backward: all_reduce
+at::Tensor reduce_from_group(const ProcessGroup& group, const at::Tensor& x);  // g: all_reduce; backward: identity
+// Own part; backward: all_gather. All_gather; backward: own part. `sizes` as above.
+at::Tensor scatter_to_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes = {});
+at::Tensor gather_from_group(const ProcessGroup& group, const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes = {});
 
 }  // namespace hyper_parallel::collectives::differentiable

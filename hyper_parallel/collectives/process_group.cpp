@@ -9,6 +9,7 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/base/log.h"
+#include "hyper_parallel/collectives/collective_count.h"
 #include "hyper_parallel/collectives/detail/backend.h"
 
 namespace hyper_parallel {
@@ -96,7 +97,10 @@ void copy(const at::Tensor& output, const at::Tensor& input, Op op) {
   output.detach().view(input.sizes()).copy_(input.detach());
 }
 
+constinit thread_local uint64_t collectives_begun = 0;
+
 Call& begin(Backend& backend, Op op, at::ScalarType dtype) {
+  ++collectives_begun;
   Call& call = backend.begin();
   call.op = op;
   call.dtype = dtype;
@@ -396,5 +400,7 @@ ProcessGroup ProcessGroup::split(int color, int key, const std::string& name) co
   }
   return ProcessGroup(backend_->make_subgroup(std::move(members), position, name, agreement.key));
 }
+
+uint64_t num_collectives_begun() { return collectives_begun; }
 
 }  // namespace hyper_parallel

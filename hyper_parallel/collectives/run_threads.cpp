@@ -2,8 +2,10 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include <condition_variable>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -50,13 +52,21 @@ std::string what_of(const std::exception_ptr& cause) {
 
 class ThreadRun {
  public:
-  ThreadRun(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) : body_(body), causes_(num_ranks) {
+  ThreadRun(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options)
+      : body_(body), options_(options), causes_(num_ranks) {
     if (num_ranks > 1) shared_ = std::make_shared<detail::ThreadWorld>(num_ranks, options.timeout, detail::wants_checks(options));
   }
 
   void run() {
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([this, rank] { run_rank(rank); });
+    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([this, rank] {
+      run_rank(rank);
+      const std::lock_guard lock(mutex_);
+      ++num_ended_;
+      failed_ |= causes_[rank] != nullptr;
+      changed_.notify_one();
+    });
+    if (options_.abandon) wait_or_abandon();
     for (std::thread& thread : threads) thread.join();
     int first = shared_ != nullptr ? shared_->failed_rank() : -1;
     for (int rank = 0; rank < size() && (first < 0 || !causes_[first]); ++rank) first = rank;
@@ -65,6 +75,18 @@ class ThreadRun {
 
  private:
   int size() const { return int(causes_.size()); }
+
+  void wait_or_abandon() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return failed_ || num_ended_ == size(); });
+    if (changed_.wait_for(lock, options_.failure_grace, [this] { return num_ended_ == size(); })) return;
+    const int first = shared_->failed_rank();
+    try {
+      if (causes_[first]) rethrow_with_rank(causes_[first], first);
+    } catch (...) {
+      options_.abandon(std::current_exception());
+    }
+  }
 
   void run_rank(int rank) {
     at::set_num_threads(1);
@@ -85,6 +107,11 @@ class ThreadRun {
   }
 
   const std::function<void(World&)>& body_;
+  const WorldOptions& options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_ended_ = 0;
+  bool failed_ = false;
   std::shared_ptr<detail::ThreadWorld> shared_;
   std::vector<std::exception_ptr> causes_;
 };

@@ -50,7 +50,7 @@ std::shared_ptr<Backend> connect_gloo(const RankEnvironment& environment, const 
   process->timeout = options.timeout;
   process->check = detail::wants_checks(options);
   const milliseconds interval = std::clamp(options.timeout / 4, milliseconds(20), milliseconds(1000));
-  process->board = std::make_unique<detail::StatusBoard>(process->store, environment.rank, interval);
+  process->board = std::make_unique<detail::StatusBoard>(process->store, environment.rank, interval, environment.external_store);
   std::vector<int> ranks(environment.size);
   std::iota(ranks.begin(), ranks.end(), 0);
   return std::make_shared<detail::GlooBackend>(std::move(process), std::move(ranks), environment.rank, "world", 0);

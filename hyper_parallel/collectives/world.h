@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,10 @@ struct WorldOptions {
   // Compare operation, shape, dtype, group and sequence number of all ranks before each collective. Also on with
   // HYPER_PARALLEL_DEBUG=collectives (a list with commas). Threads always compare operation, dtype and sizes.
   bool check_collectives = false;
+  // Of run_threads: called when a rank has failed and `failure_grace` later others are still busy outside of collectives. It must end the
+  // process, as no thread can be ended from outside. Without it they are waited for.
+  std::function<void(std::exception_ptr)> abandon = {};
+  std::chrono::milliseconds failure_grace{4'000};
 };
 
 class World {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "hyper_parallel/dtensor/device_mesh.h"
+#include "hyper_parallel/dtensor/parameter_sharing.h"
 #include "hyper_parallel/dtensor/state_dict.h"
 #include "hyper_parallel/nn/module.h"
 
@@ -37,12 +38,6 @@ namespace hyper_parallel {
 namespace fsdp {
 class Engine;  // detail/engine.h
 }
-
-// Of a parameter that several ranks of a model-parallel group (tensor_parallel/) hold.
-struct ParameterSharing {
-  ProcessGroup sum_gradients = {};  // ranks whose gradients are terms of the whole one, summed with the replicas'; invalid: it is complete
-  bool counted = true;              // in the norm: one of the ranks that hold the same elements counts them
-};
 
 struct FullyShardOptions {
   bool reshard_after_forward = true;  // false: weights stay from forward to backward; one gather less, the whole model in memory

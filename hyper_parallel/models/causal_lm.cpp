@@ -27,6 +27,8 @@ void check_ids(const at::Tensor& ids, const char* name) {
 }  // namespace
 
 void KvCache::append(size_t layer, const at::Tensor& new_keys, const at::Tensor& new_values) {
+  for (at::Tensor* list : {&keys[layer], &values[layer]})  // as many heads as this rank has
+    if (!list->defined()) *list = at::empty({new_keys.size(0), capacity, new_keys.size(2), new_keys.size(3)}, new_keys.options());
   const int64_t row_bytes = keys[layer].size(2) * keys[layer].size(3) * keys[layer].element_size(), count = new_keys.size(1);
   for (auto [cache, added] : {std::pair{&keys[layer], &new_keys}, std::pair{&values[layer], &new_values}}) {
     const at::Tensor rows = added->to(cache->scalar_type()).contiguous();
@@ -53,12 +55,9 @@ LossSum CausalLm::loss_sum(const at::Tensor& input_ids, const at::Tensor& labels
 }
 
 KvCache CausalLm::make_cache(int64_t batch, int64_t capacity) {
-  const KvCacheShape shape = cache_shape();
-  const auto options = at::TensorOptions(at::kCPU).dtype(module().named_parameters().front().second->tensor.scalar_type());
   KvCache cache;
-  for (int64_t layer = 0; layer < shape.num_layers; ++layer)
-    for (auto* list : {&cache.keys, &cache.values})
-      list->push_back(at::empty({batch, capacity, shape.num_kv_heads, shape.head_dim}, options));
+  cache.keys.resize(static_cast<size_t>(num_layers()));
+  cache.values.resize(static_cast<size_t>(num_layers()));
   cache.lengths = at::zeros({batch}, at::kLong);
   cache.capacity = capacity;
   return cache;

@@ -19,16 +19,13 @@
 
 #include "hyper_parallel/nn/loss.h"
 #include "hyper_parallel/nn/module.h"
+#include "hyper_parallel/tensor_parallel/parallelize_module.h"
 
 namespace hyper_parallel {
 
-struct KvCacheShape {
-  int64_t num_layers = 0, num_kv_heads = 0, head_dim = 0;
-};
-
 // Keys and values of the tokens seen so far, one cache for a batch; rows may have different lengths.
 struct KvCache {
-  std::vector<at::Tensor> keys, values;  // per layer [batch, capacity, kv_heads, head_dim]
+  std::vector<at::Tensor> keys, values;  // per layer [batch, capacity, kv_heads of this rank, head_dim], undefined until the first append
   at::Tensor lengths;                    // int64 [batch]: positions filled
   int64_t capacity = 0;
   // Appends new_keys, new_values [batch, count, kv_heads, head_dim] of one layer behind each row's length; lengths stay.
@@ -55,12 +52,19 @@ struct LmOutput {
   }
 };
 
+struct TensorParallelOptions {
+  bool sequence_parallel = false;  // activations between blocks are split along the sequence
+  bool loss_parallel = true;       // no rank holds whole rows of logits
+};
+
 class CausalLm {
  public:
   virtual ~CausalLm() = default;
   virtual Module& module() = 0;
   // The decoder layers, in order: what fully_shard, recompute and pipelines cut by. The rest belongs to the root.
   virtual std::vector<Module*> shard_units() = 0;
+  // What tensor parallelism does to the root's modules.
+  virtual ParallelPlan tensor_parallel_plan(const TensorParallelOptions& options) const = 0;
   virtual const nlohmann::json& config() const = 0;  // as Hugging Face writes it
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_positions() const = 0;
@@ -77,7 +81,7 @@ class CausalLm {
 
  protected:
   virtual LmOutput call(LmCall call) = 0;
-  virtual KvCacheShape cache_shape() const = 0;
+  virtual int64_t num_layers() const = 0;
 };
 
 // Builds a model on the meta device; `where` names the source of `config` in errors.

@@ -130,8 +130,10 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tenso
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, std::optional<double> scale) {
-  HYPER_PARALLEL_CHECK(query.dim() == 4 && key.sizes() == value.sizes() && query.size(1) == key.size(1) && query.size(2) % key.size(2) == 0,
+  HYPER_PARALLEL_CHECK(query.dim() == 4 && key.sizes() == value.sizes() && query.size(1) == key.size(1) &&
+                           (query.size(2) == 0 || (key.size(2) > 0 && query.size(2) % key.size(2) == 0)),
                        "attention: query ", query.sizes(), ", key ", key.sizes(), ", value ", value.sizes());
+  if (query.size(2) == 0) return query.reshape({query.size(0), query.size(1), 0});
   const at::Tensor out = at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), {}, 0.0,
                                                           /*is_causal=*/true, scale, /*enable_gqa=*/query.size(2) != key.size(2));
   return out.transpose(1, 2).reshape({query.size(0), query.size(1), query.size(2) * query.size(3)});
@@ -142,6 +144,7 @@ at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& keys, con
                        "cached_attention: query ", query.sizes(), ", keys ", keys.sizes());
   const at::ScalarType type = compute_type(query);
   const at::Tensor q = for_kernel(query, type), k = for_kernel(keys, type), v = for_kernel(values, type);
+  if (q.size(2) == 0) return query.reshape({q.size(0), 1, 0});
   const kernels::DecodeShape shape{q.size(0), q.size(2), k.size(2), q.size(3), k.size(1)};
   at::Tensor out = at::empty({shape.batch, 1, shape.heads * shape.dim}, q.options());
   by_dtype(type, "cached_attention", [&]<class T>(T) {

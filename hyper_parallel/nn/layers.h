@@ -26,6 +26,7 @@ class Linear : public ModuleOf<Linear> {
   at::Tensor forward(const at::Tensor& x);
   Parameter weight;
   std::optional<Parameter> bias;
+  bool adds_bias = true;  // false: whoever sums partial results adds it after that
 };
 
 struct EmbeddingOptions {
@@ -33,7 +34,10 @@ struct EmbeddingOptions {
   Initializer initializer = Initializer::normal(0.02);
 };
 
-// Rows of weight [num, dim]. DataError names an index outside [0, num).
+// DataError names an index outside [0, num).
+void check_indices(const at::Tensor& indices, int64_t num);
+
+// Rows of weight [num, dim]. Indices are checked. A rank that holds no rows gives zeros.
 class Embedding : public ModuleOf<Embedding> {
  public:
   Embedding(Slot slot, const EmbeddingOptions& options);

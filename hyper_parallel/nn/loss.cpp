@@ -15,6 +15,7 @@
 
 #include "hyper_parallel/nn/detail/dispatch.h"
 #include "hyper_parallel/nn/detail/kernels.h"
+#include "hyper_parallel/nn/detail/linear_loss.h"
 
 namespace hyper_parallel {
 namespace {
@@ -86,13 +87,15 @@ at::Tensor head_logits(const at::Tensor& hidden, const at::Tensor& weight) {
   using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
                                c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
   static const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-  if (!schema || hidden.scalar_type() != at::kFloat || hidden.size(0) < 16) return at::linear(hidden, weight);
+  if (!schema || hidden.scalar_type() != at::kFloat || hidden.size(0) < 16 || weight.size(0) == 0) return at::linear(hidden, weight);
   static const auto op = schema->typed<Signature>();
   return op.call(hidden, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
-HeadGradients head_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, bool want_hidden, bool want_weight) {
-  const int64_t rows = hidden.size(0), chunk = std::clamp<int64_t>(kChunkElements / weight.size(0), 64, std::max<int64_t>(rows, 64));
+HeadGradients head_loss(const at::Tensor& hidden, const at::Tensor& weight, int64_t chunk_columns, const detail::RowsLoss& rows_loss,
+                        bool want_hidden, bool want_weight) {
+  const int64_t rows = hidden.size(0);
+  const int64_t chunk = std::clamp<int64_t>(kChunkElements / std::max<int64_t>(chunk_columns, 1), 64, std::max<int64_t>(rows, 64));
   const at::ScalarType type = compute_type(hidden);
   HeadGradients out;
   if (want_hidden) out.hidden = at::empty(hidden.sizes(), hidden.options());
@@ -103,7 +106,7 @@ HeadGradients head_loss(const at::Tensor& hidden, const at::Tensor& weight, cons
     const int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = hidden.narrow(0, begin, count);
     at::Tensor logits = for_kernel(head_logits(part, weight), type);
-    out.loss += rows_loss(logits, labels.const_data_ptr<int64_t>() + begin, want_hidden || want_weight);
+    out.loss += rows_loss(logits, begin, want_hidden || want_weight);
     const at::Tensor dlogits = logits.to(hidden.scalar_type());
     if (want_weight) add_weight_gradient(out.weight, dlogits, part, begin == 0);
     if (want_hidden) {
@@ -125,8 +128,9 @@ at::Tensor scaled(AutogradContext* context, const char* key, const at::Tensor& g
 }
 
 struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
-    HeadGradients out = head_loss(hidden, weight, labels, hidden.requires_grad(), weight.requires_grad());
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight, int64_t chunk_columns,
+                            const detail::RowsLoss& rows_loss) {
+    HeadGradients out = head_loss(hidden, weight, chunk_columns, rows_loss, hidden.requires_grad(), weight.requires_grad());
     if (out.hidden.defined()) context->saved_data["hidden"] = out.hidden;
     if (out.weight.defined()) context->saved_data["weight"] = out.weight;
     context->saved_data["type"] = static_cast<int64_t>(weight.scalar_type());
@@ -136,11 +140,16 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const auto type = static_cast<at::ScalarType>(context->saved_data["type"].toInt());
     HYPER_PARALLEL_CHECK(context->saved_data.size() > 1, "linear_cross_entropy: second backward through a graph that was not retained");
-    return {scaled(context, "hidden", grads[0], type), scaled(context, "weight", grads[0], type), at::Tensor()};
+    return {scaled(context, "hidden", grads[0], type), scaled(context, "weight", grads[0], type), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
+
+at::Tensor detail::linear_loss(const at::Tensor& hidden, const at::Tensor& weight, int64_t chunk_columns, const RowsLoss& rows_loss) {
+  if (needs_graph(hidden, weight)) return LinearCrossEntropyFunction::apply(hidden, weight, chunk_columns, rows_loss);
+  return scalar_like(hidden, head_loss(hidden, weight, chunk_columns, rows_loss, false, false).loss);
+}
 
 int64_t count_labels(const at::Tensor& labels) {
   const at::Tensor flat = labels.contiguous();
@@ -158,8 +167,9 @@ LossSum cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
 LossSum linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
   const at::Tensor targets = labels.reshape({-1}).contiguous(), rows = hidden.reshape({targets.numel(), hidden.size(-1)});
   LossSum loss{.count = checked_count(targets, weight.size(0))};
-  loss.sum = detail::needs_graph(rows, weight) ? LinearCrossEntropyFunction::apply(rows, weight, targets)
-                                               : scalar_like(rows, head_loss(rows, weight, targets, false, false).loss);
+  loss.sum = detail::linear_loss(rows, weight, weight.size(0), [&](at::Tensor& logits, int64_t begin, bool gradient) {
+    return rows_loss(logits, targets.const_data_ptr<int64_t>() + begin, gradient);
+  });
   return loss;
 }
 

@@ -44,6 +44,11 @@ void Module::add_hook(std::shared_ptr<ModuleHook> hook) {
   hooks_.push_back(std::move(hook));
 }
 
+void Module::add_outer_hook(std::shared_ptr<ModuleHook> hook) {
+  sees_backward_ |= hook->sees_backward();
+  hooks_.insert(hooks_.begin(), std::move(hook));
+}
+
 void Module::clear_hooks() {
   hooks_.clear();
   sees_backward_ = false;

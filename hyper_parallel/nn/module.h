@@ -8,7 +8,7 @@
 //     at::Tensor forward(const at::Tensor& x) { return down(silu(up(x))); }
 //   };
 //   Mlp mlp(Module::root());
-//   materialize(mlp, {.dtype = at::kFloat, .seed = 1});   // init.h
+//   materialize(mlp, {.dtype = at::kFloat, .seed = 1});   // initializer.h
 //   at::Tensor y = mlp(x);
 //
 // Modules and slots are unmovable members, so a slot's address is stable; its tensor is swapped (meta, sharded piece, unsharded leaf).
@@ -80,7 +80,8 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  void add_hook(std::shared_ptr<ModuleHook> hook);
+  void add_hook(std::shared_ptr<ModuleHook> hook);        // inside of those that are there
+  void add_outer_hook(std::shared_ptr<ModuleHook> hook);  // outside
   void clear_hooks();
   // visit(prefix, module), parents first; the prefix ends in '.' unless empty.
   void walk(const std::function<void(const std::string&, Module&)>& visit, const std::string& prefix = "");
@@ -100,7 +101,7 @@ class Module {
   bool arguments_watched() const { return arguments_watched_; }
 
  protected:
-  ~Module() = default;
+  virtual ~Module() = default;  // polymorphic: styles ask what a module is
   Slot child(std::string child_name) { return {this, std::move(child_name)}; }
   void tie(std::string tied_name, Parameter& slot) { parameters_.emplace_back(std::move(tied_name), &slot); }
   using Tensors = c10::SmallVector<at::Tensor*, 8>;

@@ -75,8 +75,8 @@ void MetricsLog::step(const StepMetrics& metrics) {
   if (metrics.val_loss) line["val_loss"] = *metrics.val_loss;
   file_ << line.dump() << "\n" << std::flush;
   if (!file_) throw RuntimeError(str("cannot write ", path_.string(), " (disk full?)"));
-  for (const char* name : {"loss", "grad_norm", "lr", "tokens_per_second", "val_loss"})
-    if (line.contains(name)) events_->scalar(str("train/", name), metrics.step, line[name].get<double>());
+  for (const auto& [name, value] : line.items())
+    if (name != "step") events_->scalar("train/" + name, metrics.step, value.get<double>());
   events_->flush();
   show(metrics);
 }

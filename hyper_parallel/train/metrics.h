@@ -25,7 +25,7 @@ struct StepMetrics {
 };
 
 struct MetricsOptions {
-  int64_t num_steps = 0;      // of the whole run, for the progress bar
+  int64_t num_steps = 0;      // the last one that this run does, for the progress bar
   int64_t logging_steps = 1;  // plain lines, where standard error is no terminal
   int64_t resume_step = 0;    // lines of later steps, of a run that this one repeats, are dropped
 };

@@ -50,15 +50,15 @@ std::unique_ptr<CausalLm> model_from_config(const LoadedConfig& loaded) {
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path / kCheckpointMetadataFile)) return path;
+  if (const auto folder = checkpoint_location(path); std::filesystem::exists(folder / kCheckpointMetadataFile)) return folder;
   for (const std::filesystem::path& parent : {path / "checkpoints", path})
     if (std::filesystem::exists(parent / "LATEST")) return latest_checkpoint(parent);
   return {};
 }
 
 InferenceModel load_for_inference(const std::filesystem::path& path, at::ScalarType dtype) {
-  if (!std::filesystem::exists(path)) throw CheckpointError(str(path.string(), ": no such file or folder"));
   if (const std::filesystem::path checkpoint = find_checkpoint(path); !checkpoint.empty()) return from_checkpoint(checkpoint, dtype);
+  if (!std::filesystem::exists(path)) throw CheckpointError(str(path.string(), ": no such file or folder"));
   if (!std::filesystem::exists(path / "config.json"))
     throw CheckpointError(str(path.string(), " is neither a checkpoint (", kCheckpointMetadataFile,
                               "), a run's folder (checkpoints/LATEST) nor a model folder (config.json)"));
@@ -77,14 +77,13 @@ void export_checkpoint(const std::filesystem::path& checkpoint, const std::files
 }
 
 std::string generate_text(CausalLm& model, const Tokenizer& tokenizer, const std::string& prompt, GenerateOptions options,
-                          const std::function<void(const std::string&)>& on_text) {
+                          const std::function<bool(const std::string&)>& on_text) {
   std::string text;
   options.num_tokens = tokenizer.vocab_size();  // a model's vocabulary may be padded
   options.on_token = [&](size_t, int64_t token) {
     const std::string piece = tokenizer.decode(std::vector<int64_t>{token});
     text += piece;
-    if (on_text) on_text(piece);
-    return true;
+    return !on_text || on_text(piece);
   };
   generate(model, {tokenizer.encode(prompt)}, options);
   return text;

@@ -35,8 +35,8 @@ InferenceModel load_for_inference(const std::filesystem::path& path, at::ScalarT
 // Writes the checkpoint's model as a Hugging Face folder.
 void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& folder, at::ScalarType dtype);
 
-// Continues the prompt and returns the new text alone. `on_text`, if given, gets it piece by piece.
+// Continues the prompt and returns the new text alone. `on_text`, if given, gets it piece by piece; false ends the text.
 std::string generate_text(CausalLm& model, const Tokenizer& tokenizer, const std::string& prompt, GenerateOptions options,
-                          const std::function<void(const std::string&)>& on_text = nullptr);
+                          const std::function<bool(const std::string&)>& on_text = nullptr);
 
 }  // namespace hyper_parallel

@@ -90,9 +90,9 @@ void check_single(const LoadedConfig& loaded, const char* key, int64_t value) {
 
 void check_divides(const LoadedConfig& loaded, const char* key, int64_t value, int64_t num_ranks) {
   if (value == 0 || num_ranks % value == 0) return;
-  throw loaded.document.error(str("fsdp_config.", key),
-                              str(value, " does not divide the ", num_ranks,
-                                  " ranks left after tp_size=1, pp_size=1 (allowed: ", listed(divisors(num_ranks)), ")"));
+  throw loaded.document.error(str("fsdp_config.", key), str(value, " does not divide the ", num_ranks,
+                                                            " ranks left after tp_size=", loaded.config.accelerator.tp_size,
+                                                            ", pp_size=1 (allowed: ", listed(divisors(num_ranks)), ")"));
 }
 
 }  // namespace
@@ -143,10 +143,14 @@ void TrainingConfig::fields(ConfigVisitor& v) {
 }
 
 void AcceleratorConfig::fields(ConfigVisitor& v) {
-  v.field("tp_size", tp_size, {.doc = "Tensor-parallel ranks; this version: 1.", .min = 1});
+  v.field("tp_size", tp_size, {.doc = "Ranks that share out each layer (tensor parallelism); heads and sizes need not divide.", .min = 1});
   v.field("cp_size", cp_size, {.doc = "Context-parallel ranks; this version: 1.", .min = 1});
   v.field("ep_size", ep_size, {.doc = "Expert-parallel ranks; this version: 1.", .min = 1});
   v.field("pp_size", pp_size, {.doc = "Pipeline stages; this version: 1.", .min = 1});
+  v.field("sequence_parallel", sequence_parallel,
+          {.doc = "With tp_size: between blocks activations are split along the sequence instead of being whole on every rank."});
+  v.field("loss_parallel", loss_parallel,
+          {.doc = "With tp_size: the loss is computed from split logits; false gathers whole rows of logits on every rank."});
 }
 
 void FsdpConfig::fields(ConfigVisitor& v) {
@@ -206,6 +210,11 @@ LoadedConfig load_train_config(const std::string& path, const std::vector<std::s
 
 DataParallelSizes data_parallel_sizes(const LoadedConfig& loaded, int64_t world_size) {
   const FsdpConfig& fsdp = loaded.config.fsdp_config;
+  const int64_t tp_size = loaded.config.accelerator.tp_size;
+  if (world_size % tp_size != 0)
+    throw loaded.document.error("accelerator.tp_size",
+                                str(tp_size, " does not divide the ", world_size, " ranks (allowed: ", listed(divisors(world_size)), ")"));
+  world_size /= tp_size;
   check_divides(loaded, "dp_shard_size", fsdp.dp_shard_size, world_size);
   check_divides(loaded, "dp_replicate_size", fsdp.dp_replicate_size, world_size);
   if (fsdp.dp_shard_size == 0) {
@@ -214,19 +223,21 @@ DataParallelSizes data_parallel_sizes(const LoadedConfig& loaded, int64_t world_
   }
   const int64_t left = world_size / fsdp.dp_shard_size;
   if (fsdp.dp_replicate_size != 0 && fsdp.dp_replicate_size != left)
-    throw loaded.document.error("fsdp_config.dp_replicate_size",
-                                str(fsdp.dp_replicate_size, " * dp_shard_size=", fsdp.dp_shard_size, " is not the ", world_size,
-                                    " ranks (allowed: ", left, ", or 0 for that)"));
+    throw loaded.document.error(
+        "fsdp_config.dp_replicate_size",
+        str(fsdp.dp_replicate_size, " * dp_shard_size=", fsdp.dp_shard_size, " is not the ", world_size, " ranks",
+            tp_size > 1 ? str(" left after tp_size=", tp_size) : std::string(), " (allowed: ", left, ", or 0 for that)"));
   return {left, fsdp.dp_shard_size};
 }
 
 void check_train_config(const LoadedConfig& loaded, int64_t world_size) {
   const TrainConfig& config = loaded.config;
-  check_single(loaded, "tp_size", config.accelerator.tp_size);
   check_single(loaded, "cp_size", config.accelerator.cp_size);
   check_single(loaded, "ep_size", config.accelerator.ep_size);
   check_single(loaded, "pp_size", config.accelerator.pp_size);
   const DataParallelSizes sizes = data_parallel_sizes(loaded, world_size);
+  if (config.accelerator.sequence_parallel && config.accelerator.tp_size == 1)
+    throw loaded.document.error("accelerator.sequence_parallel", "true without tensor parallelism (allowed: false, or tp_size above 1)");
   check_batches(loaded, sizes.replicate * sizes.shard);
   check_steps(loaded);
   if (config.optimizer.betas.size() != 2)

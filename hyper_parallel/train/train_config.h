@@ -62,6 +62,8 @@ struct TrainingConfig {
 
 struct AcceleratorConfig {
   int64_t tp_size = 1, cp_size = 1, ep_size = 1, pp_size = 1;
+  bool sequence_parallel = false;
+  bool loss_parallel = true;
   void fields(ConfigVisitor& v);
 };
 
@@ -123,7 +125,7 @@ struct LoadedConfig {
 // Reads the file, applies "a.b=value" overrides in order, checks every key alone. Touches no other file.
 LoadedConfig load_train_config(const std::string& path, const std::vector<std::string>& overrides);
 
-// Sizes of the data-parallel mesh for a world, with zeros resolved.
+// Sizes of the data-parallel mesh for a world, with zeros resolved: replicate * shard * tp_size is the world.
 struct DataParallelSizes {
   int64_t replicate = 1, shard = 1;
 };

@@ -17,7 +17,9 @@
 #include "hyper_parallel/base/config_writer.h"
 #include "hyper_parallel/base/log.h"
 #include "hyper_parallel/collectives/launcher.h"
+#include "hyper_parallel/collectives/progress_note.h"
 #include "hyper_parallel/distributed_checkpoint/checkpoint.h"
+#include "hyper_parallel/dtensor/random.h"
 #include "hyper_parallel/models/weights.h"
 #include "hyper_parallel/optim/lr_schedule.h"
 #include "hyper_parallel/train/metrics.h"
@@ -38,8 +40,11 @@ at::ScalarType dtype_of(const ModelConfig& config) { return config.dtype == "flo
 ParallelizeOptions parallelize_options(const LoadedConfig& loaded, int64_t world_size) {
   const DataParallelSizes sizes = data_parallel_sizes(loaded, world_size);
   const FsdpConfig& fsdp = loaded.config.fsdp_config;
+  const AcceleratorConfig& accelerator = loaded.config.accelerator;
   return {.replicate_size = sizes.replicate,
           .shard_size = sizes.shard,
+          .tensor_parallel_size = accelerator.tp_size,
+          .tensor_parallel = {.sequence_parallel = accelerator.sequence_parallel, .loss_parallel = accelerator.loss_parallel},
           .fsdp = {.reshard_after_forward = fsdp.reshard_after_forward,
                    .forward_prefetch_depth = static_cast<int>(fsdp.forward_prefetch_depth),
                    .backward_prefetch_depth = static_cast<int>(fsdp.backward_prefetch_depth)}};
@@ -73,9 +78,9 @@ class Trainer::Impl {
       : world_(world),
         config_(loaded.config),
         group_(world.group()),
-        data_(loaded, group_),
         model_(model_from_config(loaded)),
         parallel_(parallelize(*model_, group_, parallelize_options(loaded, world.size()))),
+        data_(loaded, parallel_.data_group),
         schedule_(schedule_options(config_)) {
     set_threads();
     FullyShard& engine = *parallel_.engine;
@@ -85,16 +90,16 @@ class Trainer::Impl {
                                 {.betas = {config_.optimizer.betas[0], config_.optimizer.betas[1]},
                                  .epsilon = config_.optimizer.eps,
                                  .weight_decay = config_.optimizer.weight_decay});
-    step_ = std::make_unique<TrainStep>(*model_, engine, *optimizer_, group_, config_.training.max_grad_norm);
+    step_ = std::make_unique<TrainStep>(*model_, engine, *optimizer_, parallel_.data_group, config_.training.max_grad_norm);
     restore();
     if (is_first()) open_output();
   }
 
   int run() {
-    const int64_t last = std::min(config_.training.train_iters, config_.training.stop_at_step.value_or(config_.training.train_iters));
+    const int64_t last = last_step();
     while (steps_done_ < last) {
       one_step();
-      const int signal = agree_on_signal();
+      const int signal = agree_on_signal(group_);
       const bool due = config_.checkpoint.save_steps > 0 && steps_done_ % config_.checkpoint.save_steps == 0;
       if (due || ((signal != 0 || steps_done_ == last) && config_.checkpoint.save_final)) save();
       if (signal == 0) continue;
@@ -104,13 +109,16 @@ class Trainer::Impl {
                     config_.checkpoint.save_final ? "; resume with --checkpoint.restore_from=LATEST" : "");
       return signal;
     }
+    if (steps_done_ != saved_step_ && config_.checkpoint.save_final) save();  // restored from elsewhere, with no step left to do
     finish_output();
-    if (config_.sample.prompt) sample();
-    return 0;
+    return config_.sample.prompt ? sample() : 0;
   }
 
  private:
   bool is_first() const { return world_.rank() == 0; }
+  int64_t last_step() const {
+    return std::min(config_.training.train_iters, config_.training.stop_at_step.value_or(config_.training.train_iters));
+  }
   std::filesystem::path checkpoints() const { return std::filesystem::path(config_.output_dir) / "checkpoints"; }
 
   void set_threads() const {
@@ -121,7 +129,7 @@ class Trainer::Impl {
   }
 
   void open_output() {
-    metrics_ = std::make_unique<MetricsLog>(config_.output_dir, MetricsOptions{.num_steps = config_.training.train_iters,
+    metrics_ = std::make_unique<MetricsLog>(config_.output_dir, MetricsOptions{.num_steps = last_step(),
                                                                                .logging_steps = config_.training.logging_steps,
                                                                                .resume_step = steps_done_});
     if (steps_done_ == 0 && !list_checkpoints(checkpoints()).empty())
@@ -142,6 +150,7 @@ class Trainer::Impl {
   void one_step() {
     const auto start = Clock::now();
     const int64_t step = steps_done_ + 1;
+    note_step(step);
     const StepBatch batch = data_.next();
     const double lr = schedule_(step);
     const StepResult result = step_->accumulate(batch.micro_batches);
@@ -181,9 +190,9 @@ class Trainer::Impl {
   }
 
   // A signal may have reached some ranks only, or not yet all.
-  int agree_on_signal() const {
+  static int agree_on_signal(const ProcessGroup& group) {
     const at::Tensor signal = at::scalar_tensor(interrupt_signal(), at::kInt);
-    group_.all_reduce(signal, ReduceOp::kMax).wait();
+    group.all_reduce(signal, ReduceOp::kMax).wait();
     return signal.item<int>();
   }
 
@@ -194,13 +203,28 @@ class Trainer::Impl {
                  {"cursor", data_.cursor()},
                  {"seed", config_.training.seed},
                  {"model", model_->config()},
-                 {"tokenizer", config_.dataset.tokenizer}};
+                 {"tokenizer", config_.dataset.tokenizer},
+                 {"schedule", schedule_description()},
+                 {"random", {{"seed", random_state().seed}, {"counter", random_state().counter}}}};
     return all;
+  }
+
+  // What the learning rate and the batch of a step follow from; the step itself is all the state that they have.
+  nlohmann::json schedule_description() const {
+    const LrScheduleOptions options = schedule_options(config_);
+    return {{"type", options.name},
+            {"lr", options.learning_rate},
+            {"min_lr", options.min_learning_rate},
+            {"warmup_iters", options.num_warmup_steps},
+            {"decay_iters", options.num_decay_steps},
+            {"train_iters", options.num_steps},
+            {"global_batch_size", config_.training.global_batch_size}};
   }
 
   void save() {
     save_checkpoint(group_, checkpoints() / checkpoint_name(steps_done_), state(),
                     {.keep_last = static_cast<int>(config_.checkpoint.keep_last)});
+    saved_step_ = steps_done_;
   }
 
   void restore() {
@@ -220,38 +244,49 @@ class Trainer::Impl {
       if (extra.contains(key) && extra[key] != mine.extra[key])
         throw CheckpointError(
             str(folder.string(), ": saved with ", key, " ", extra[key].dump(), ", this run has ", mine.extra[key].dump()));
+    if (is_first() && extra.contains("schedule") && extra["schedule"] != mine.extra["schedule"])
+      log_warning(folder.string(), ": saved with schedule ", extra["schedule"].dump(), ", goes on with ", mine.extra["schedule"].dump());
+    if (extra.contains("random")) set_random_state({extra["random"].at("seed"), extra["random"].at("counter")});
     steps_done_ = extra.at("step");
     data_.seek(extra.at("cursor"));
+    if (latest) saved_step_ = steps_done_;
     log_info("resumed from ", folder.string(), " after step ", steps_done_);
   }
 
-  void sample() {
+  // 0, or the signal that ended the text. The first replica's tensor-parallel ranks decode together, nobody waits for them.
+  int sample() {
     const UnshardScope whole(*parallel_.engine);
-    if (is_first()) {
+    int signal = 0;
+    const ProcessGroup& together = parallel_.mesh.group("tp");
+    const auto go_on = [&](const std::string&) { return (signal = agree_on_signal(together)) == 0; };
+    if (parallel_.data_group.rank() == 0) {
       const std::string text = generate_text(*model_, data_.tokenizer(), *config_.sample.prompt,
                                              {.max_new_tokens = config_.sample.max_new_tokens,
                                               .sampling = {.temperature = config_.sample.temperature,
                                                            .top_k = config_.sample.top_k,
                                                            .top_p = config_.sample.top_p,
-                                                           .seed = static_cast<uint64_t>(config_.training.seed)}});
+                                                           .seed = static_cast<uint64_t>(config_.training.seed)}},
+                                             go_on);
       const std::string all = *config_.sample.prompt + text + "\n";
-      std::fwrite(all.data(), 1, all.size(), stdout);
-      std::fflush(stdout);
+      if (is_first()) {
+        std::fwrite(all.data(), 1, all.size(), stdout);
+        std::fflush(stdout);
+      }
     }
-    group_.barrier();
+    return signal;
   }
 
   const World& world_;
   const TrainConfig config_;
   const ProcessGroup group_;
-  TrainData data_;
   std::unique_ptr<CausalLm> model_;
   ParallelModel parallel_;
+  TrainData data_;
   const LrSchedule schedule_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<MetricsLog> metrics_;
-  int64_t steps_done_ = 0;
+  int64_t steps_done_ = 0, saved_step_ = -1;  // the newest in output_dir
 };
 
 Trainer::Trainer(const World& world, const LoadedConfig& loaded) : impl_(std::make_unique<Impl>(world, loaded)) {}

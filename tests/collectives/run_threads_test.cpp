@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "hyper_parallel/base/error.h"
@@ -143,6 +144,25 @@ TEST(RunThreads, SubGroupsByListAndBySplit) {
     EXPECT_EQ(y.item<int64_t>(), world.rank() < 2 ? 1 : 5);
     EXPECT_FALSE(world.group().split(-1, 0, "nobody"));
   });
+}
+
+TEST(RunThreads, BusyRanksAreAbandonedAfterTheGrace) {
+  std::atomic<bool> busy{true};
+  std::string cause;
+  const auto abandon = [&](std::exception_ptr failure) {  // a program would end here
+    try {
+      std::rethrow_exception(failure);
+    } catch (const RuntimeError& error) {
+      cause = error.what();
+    }
+    busy = false;
+  };
+  const auto body = [&](World& world) {
+    if (world.rank() == 1) throw RuntimeError("no more disk");
+    while (busy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  EXPECT_THROW(run_threads(3, body, {.abandon = abandon, .failure_grace = std::chrono::milliseconds(50)}), RuntimeError);
+  EXPECT_EQ(cause, "rank 1: no more disk");
 }
 
 TEST(RunThreads, BadArgumentsAreRejectedBeforeTheyTravel) {

@@ -60,6 +60,14 @@ std::string name_of_dtype(at::ScalarType dtype) {
   return row != nullptr ? row->name : c10::toString(dtype);
 }
 
+std::string describe_last(Op op, uint64_t sequence, const ProgressNote& note) {
+  if (sequence == 0) return name_of(Op::kNone);
+  std::string text = str(name_of(op), " #", sequence);
+  if (note.step >= 0) text += str(" at step ", note.step);
+  if (note.place != nullptr) text += str(note.step >= 0 ? ", " : " at ", *note.place);
+  return text;
+}
+
 void Call::clear() {
   op = Op::kNone;
   reduce = ReduceOp::kSum;
@@ -106,8 +114,35 @@ void Call::finish() {
 }
 
 std::string Call::describe() const {
-  if (tensors.empty()) return op == Op::kBarrier ? "no data" : str(name_of_dtype(dtype), " no tensor");
+  if (tensors.empty()) return op == Op::kBarrier ? "no data" : name_of_dtype(dtype);
   return str(name_of_dtype(dtype), " ", bracketed(tensors[0].sizes()), tensors.size() > 1 ? str(" + ", tensors.size() - 1, " more") : "");
+}
+
+const Block& input_block(const Call& call, int num_ranks, int tensor, int to) {
+  switch (call.op) {
+    case Op::kReduceScatter:
+      return call.in[tensor * num_ranks + to];
+    case Op::kAllToAll:
+    case Op::kScatter:
+      return call.in[to];
+    case Op::kAllGather:
+      return call.in[tensor];
+    case Op::kGather:
+      return call.in[0];
+    default:
+      return call.out[tensor];  // in place
+  }
+}
+const Block& output_block(const Call& call, int num_ranks, int tensor, int from) {
+  switch (call.op) {
+    case Op::kAllGather:
+      return call.out[tensor * num_ranks + from];
+    case Op::kAllToAll:
+    case Op::kGather:
+      return call.out[from];
+    default:
+      return call.out[tensor];
+  }
 }
 
 CombineKernel kernel_of(at::ScalarType dtype, ReduceOp op) {

@@ -19,6 +19,7 @@
 
 #include "hyper_parallel/collectives/detail/combine.h"
 #include "hyper_parallel/collectives/process_group.h"
+#include "hyper_parallel/collectives/progress_note.h"
 
 namespace hyper_parallel::detail {
 
@@ -38,6 +39,8 @@ enum class Op : uint8_t {
 };
 const char* name_of(Op op);
 std::string name_of_dtype(at::ScalarType dtype);  // "f32"
+// What a rank posted last: "reduce_scatter #117 at step 12, layers.3", or "nothing".
+std::string describe_last(Op op, uint64_t sequence, const ProgressNote& note);
 
 struct Block {
   char* data;
@@ -62,6 +65,11 @@ struct Call {
   bool reduces() const { return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce; }
   std::string describe() const;  // "f32 [4096]"
 };
+
+// What moves for tensor `tensor` of a call of `num_ranks` ranks: the block that a rank gives to `to`, and the one that it takes from
+// `from`.
+const Block& input_block(const Call& call, int num_ranks, int tensor, int to);
+const Block& output_block(const Call& call, int num_ranks, int tensor, int from);
 
 // The kernel of a call that reduces. CollectiveError for dtypes without one (complex, quantized) and for averages of integers.
 CombineKernel kernel_of(at::ScalarType dtype, ReduceOp op);

@@ -4,18 +4,25 @@
 // their order with the size, lack dtypes, operations and uneven sizes, and its reduce_scatter is slower.)
 //
 // Each group has one worker thread that does its collectives in the order of posting. Sends and recvs go out at once.
+//
+// gloo ends the process over a message that is larger than expected and says nothing about one that is smaller. So a message's tag is a
+// hash of all that both sides must agree on, its size first: messages that don't agree never meet. Both ranks then wait; the status board's
+// thread notices a call that takes long, exchanges what each rank is doing through the store, and fails the call with what contradicts.
 #pragma once
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "hyper_parallel/collectives/detail/backend.h"
+#include "hyper_parallel/collectives/detail/call_summary.h"
 #include "hyper_parallel/collectives/detail/gloo_transport.h"
 #include "hyper_parallel/collectives/detail/status_board.h"
+#include "hyper_parallel/collectives/detail/wait_word.h"
 
 namespace hyper_parallel::detail {
 
@@ -25,8 +32,8 @@ struct GlooProcess {
   std::shared_ptr<GlooTransport> transport;
   std::unique_ptr<StatusBoard> board;
   std::chrono::milliseconds timeout;
-  bool check = false;    // compare fingerprints before each collective
-  int64_t last_key = 0;  // of all groups so far: makes tags that differ
+  bool check = false;    // compare all ranks' calls before each collective
+  int64_t last_key = 0;  // of all groups so far
 };
 
 class GlooBackend;
@@ -38,11 +45,20 @@ struct GlooRequest final : PendingRequest {
 
   Call call;
   GlooBackend* backend = nullptr;
-  uint64_t sequence = 0;
+  uint64_t sequence = 0;               // of sends and recvs: among those to or from this peer
   std::unique_ptr<Transfer> transfer;  // of a send or recv
   std::exception_ptr error;            // this and below: under the backend's mutex
   bool complete = false;
+  unsigned num_looks = 0;             // of the board while it was under way
+  std::string mismatch;               // why its transfer was aborted
   std::shared_ptr<GlooRequest> self;  // while posted and not waited for
+};
+
+// Bytes to or from a rank. None: nothing moves, and no message is sent.
+struct Parcel {
+  char* data = nullptr;
+  int64_t num_bytes = 0;
+  int64_t whole_bytes = 0;  // of the block that it is a chunk of
 };
 
 class GlooBackend final : public Backend {
@@ -59,44 +75,93 @@ class GlooBackend final : public Backend {
 
  private:
   friend struct GlooRequest;
-  using Blocks = std::vector<Block>;  // by group rank
+  using Blocks = std::vector<Block>;    // by group rank
+  using Parcels = std::vector<Parcel>;  // by group rank
+  struct Flight {
+    std::unique_ptr<Transfer> transfer;
+    int peer;
+    uint32_t round;
+    Clock::time_point start;
+  };
 
+  // gloo_backend.cpp: requests and the worker.
   void work();
+  void shut_down() noexcept;
+  void post_message(GlooRequest& request);
+  void wait_for_message(GlooRequest& request);
+  void forget_message(GlooRequest& request);
+  std::exception_ptr left_error() const;
+  std::string operation_text(Op op, uint64_t sequence) const;
+
+  // gloo_collectives.cpp, on the worker.
   void run(GlooRequest& request);
   void run_all_reduce(Call& call);
   void run_reduce_scatter(Call& call);
   void run_reduce(Call& call);
   void run_moves(Call& call);
-  void check_fingerprints(GlooRequest& request);
-  // Sends sends[r] to rank r and receives recvs[r] from it; empty blocks are skipped on both sides. The own block is copied.
-  void exchange(const Blocks& sends, const Blocks& recvs, int64_t element_bytes);
-  void combine(const Call& call, const Blocks& inputs, const Block& output);
+  // Starts sending sends[r] to rank r and receiving recvs[r] from it, and returns the round's number for finish(), which waits.
+  uint32_t start(const Parcels& sends, const Parcels& recvs);
+  void finish(uint32_t round);
+  void exchange(const Blocks& sends, const Blocks& recvs, int64_t element_bytes);  // one round; the own block is copied
+  // Combines what everybody sends to this rank, and this rank's own sends[rank()], into `output`: by chunks, which are combined while the
+  // next ones travel and are still in the caches. then(chunk) follows each.
+  template <class Then>
+  void reduce_blocks(const Call& call, const Blocks& sends, const Block& output, Then&& then);
+  Parcel chunk_of(const Block& block, int64_t chunk, int64_t element_bytes) const;
   Blocks everybody(Block block) const { return Blocks(size(), block); }
-  Blocks stage(const Blocks& like, int64_t element_bytes);
-  void post_message(GlooRequest& request);
-  void wait_for_message(GlooRequest& request);
+  char* staging(int64_t num_bytes);
+
+  // gloo_watch.cpp: who is to blame.
+  void look();
+  void check_calls(GlooRequest& request);
+  // Tell the other ranks what this one does, and return "" or what contradicts what they have told.
+  std::string compare_calls(const CallSummary& mine, const std::string& recent);
+  std::string compare_messages(const CallSummary& mine);
+  std::string compare(const GlooRequest& request);
+  void fail_running(const GlooRequest* request, const std::string& mismatch);
+  void fail_message(GlooRequest* request, uint64_t sequence, const std::string& mismatch);
   std::exception_ptr explain(const GlooRequest& request, const std::exception& cause, int peer);
-  void shut_down() noexcept;
-  std::string operation_text(const GlooRequest& request) const;
+  std::string blame_lost(const GlooRequest& request, int peer, const std::string& cause);
+  std::string blame_late(const GlooRequest& request);
 
   std::shared_ptr<GlooProcess> process_;
   const int64_t key_;
   std::shared_ptr<LastCall> last_call_;
   std::shared_ptr<GlooRequest> next_;  // begun, not posted
   uint64_t sequence_ = 0;
-  std::map<std::pair<int, bool>, int> num_messages_;  // (peer, is send)
-  int num_exchanges_ = 0;                             // worker only, like the next two
-  int blamed_peer_ = -1;
-  std::unique_ptr<char[]> staging_;  // not initialised
+  std::map<std::pair<int, bool>, uint64_t> num_messages_;  // (peer, is send)
+  uint64_t signature_ = 0;                                 // worker only, like the next three: what the tags of a call start from
+  uint32_t num_rounds_ = 0;                                // of the call
+  std::unique_ptr<char[]> staging_;                        // not initialised
   int64_t staging_bytes_ = 0;
 
   std::mutex mutex_;  // everything below, and the requests' results
   std::condition_variable changed_;
   std::deque<std::shared_ptr<GlooRequest>> queue_;
-  std::vector<Transfer*> in_flight_;
-  std::exception_ptr failed_;  // of the first request that failed: all later ones fail alike
+  std::shared_ptr<GlooRequest> running_;
+  std::deque<std::shared_ptr<GlooRequest>> recent_;  // the last few that ran, the running one included: others may still be at them
+  std::vector<GlooRequest*> messages_;               // sends and recvs that are not waited for yet
+  std::vector<Flight> flights_;                      // changed by the worker only, who may read it without the mutex
+  std::string mismatch_;                             // why the running call's transfers were aborted
+  std::exception_ptr failed_;                        // of the first request that failed: all later ones fail alike
   bool stop_ = false;
   std::thread worker_;
 };
+
+// What went wrong with a message to or from `peer`, a rank in the group.
+struct PeerError : std::runtime_error {
+  PeerError(int rank, const std::exception& cause) : std::runtime_error(cause.what()), peer(rank) {}
+  int peer;
+};
+
+// A tag from what both ends of a message know: equal on both, and different from those of other messages.
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+  uint64_t x = (hash ^ value) + 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+inline int tag_of(uint64_t hash) { return int(hash >> 33); }  // gloo's tags have 31 bits
+uint64_t signature_of(const Call& call, int64_t key, uint64_t sequence);
 
 }  // namespace hyper_parallel::detail

@@ -12,8 +12,8 @@ std::string key_of(int64_t group, int rank) { return str("last/", group, "/", ra
 
 }  // namespace
 
-StatusBoard::StatusBoard(std::shared_ptr<Store> store, int rank, std::chrono::milliseconds interval)
-    : store_(std::move(store)), rank_(rank), interval_(interval), thread_([this] { run(); }) {}
+StatusBoard::StatusBoard(std::shared_ptr<Store> store, int rank, std::chrono::milliseconds interval, bool says_goodbye)
+    : store_(std::move(store)), rank_(rank), interval_(interval), says_goodbye_(says_goodbye), thread_([this] { run(); }) {}
 
 StatusBoard::~StatusBoard() {
   {
@@ -24,43 +24,54 @@ StatusBoard::~StatusBoard() {
   thread_.join();
 }
 
-std::shared_ptr<LastCall> StatusBoard::add_group(int64_t key) {
+std::shared_ptr<LastCall> StatusBoard::add_group(int64_t key, std::function<void()> look) {
   auto last = std::make_shared<LastCall>();
   const std::lock_guard lock(mutex_);
-  rows_[key] = {last, 0};
+  rows_[key] = {last, std::move(look), 0};
   return last;
 }
 
-std::pair<uint64_t, Op> StatusBoard::last_call(int64_t key, int rank) try {
-  const auto text = store_->try_get(key_of(key, rank));
-  if (!text) return {0, Op::kNone};
-  std::istringstream in(*text);
-  uint64_t sequence = 0;
+void StatusBoard::remove_group(int64_t key) {
+  const std::lock_guard lock(mutex_);
+  const auto row = rows_.find(key);
+  if (says_goodbye_) publish(key, *row->second.last, true);
+  rows_.erase(row);
+}
+
+// The store has gone when the run is ending: messages can do without.
+void StatusBoard::write(const std::string& key, const std::string& text) try { store_->set(key, text); } catch (const std::exception&) {
+}
+
+std::string StatusBoard::read(const std::string& key) try { return store_->try_get(key).value_or(""); } catch (const std::exception&) {
+  return "";
+}
+
+RankReport StatusBoard::report_of(int64_t key, int rank) {
+  std::istringstream in(read(key_of(key, rank)));
+  RankReport report;
   int op = 0;
-  in >> sequence >> op;
-  return {sequence, Op(op)};
-} catch (const std::exception&) {
-  return {0, Op::kNone};
+  std::string place;
+  in >> report.sequence >> op >> report.left >> report.note.step;
+  report.op = Op(op);
+  if (std::getline(in >> std::ws, place)) report.note.place = interned_place(place);
+  return report;
 }
 
 void StatusBoard::run() {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, interval_, [this] { return stop_; })) publish();
+  while (!changed_.wait_for(lock, interval_, [this] { return stop_; })) {
+    for (auto& [key, row] : rows_) {
+      const uint64_t sequence = row.last->sequence.load();
+      if (sequence != std::exchange(row.published, sequence)) publish(key, *row.last, false);
+      row.look();
+    }
+  }
 }
 
-void StatusBoard::publish() {
-  for (auto& [key, row] : rows_) {
-    const auto last = row.last.lock();
-    if (last == nullptr) continue;
-    const uint64_t sequence = last->sequence.load();
-    if (sequence == row.published) continue;
-    try {
-      store_->set(key_of(key, rank_), str(sequence, " ", int(last->op.load())));
-    } catch (const std::exception&) {
-      return;  // the store has gone: the run is ending, and the message can do without
-    }
-    row.published = sequence;
-  }
+void StatusBoard::publish(int64_t key, const LastCall& last, bool left) {
+  const std::string* place = last.place.load();
+  const uint64_t sequence = last.sequence.load();
+  write(key_of(key, rank_), str(sequence, " ", int(last.op.load()), " ", int(left), " ", last.step.load(), " ", place ? *place : ""));
 }
 
 }  // namespace hyper_parallel::detail

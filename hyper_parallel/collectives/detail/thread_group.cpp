@@ -68,18 +68,19 @@ void ThreadGroup::arrive(Entry& entry) {
   Slot& slot = *entry.slot;
   RankStatus& status = status_[entry.rank];
   status.op.store(entry.call.op, std::memory_order_relaxed);
+  status.step.store(progress_note.step, std::memory_order_relaxed);
+  status.place.store(progress_note.place, std::memory_order_relaxed);
   status.sequence.store(slot.sequence, std::memory_order_release);
-  if (world_.failed_rank() >= 0) throw_failure(operation_text(entry.call.op, slot.sequence), entry.rank);
+  if (world_.failed_rank() >= 0) throw_failure(operation_text(entry.call.op, slot.sequence), entry.rank, -1);
   if (slot.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) open(slot, entry.rank);
 }
 
 void ThreadGroup::open(Slot& slot, int rank) {
-  std::string mismatch = first_mismatch(slot.calls, world_.debug());
-  if (mismatch.empty()) mismatch = slot.tiles.plan(slot.calls);
+  std::string mismatch = first_mismatch(slot.calls, ranks_, world_.debug());
+  if (mismatch.empty()) mismatch = slot.tiles.plan(slot.calls, ranks_);
   if (!mismatch.empty()) {
     const Op op = slot.calls[0]->op;
-    const std::string text =
-        str(operation_text(op, slot.sequence), ": ", mismatch, " (", describe_ranks(ranks_), ", rank numbers of the group)");
+    const std::string text = str(operation_text(op, slot.sequence), ": ", mismatch, " (", describe_ranks(ranks_), ")");
     world_.fail(ranks_[rank], text);
     throw CollectiveError(text);
   }
@@ -109,7 +110,7 @@ void ThreadGroup::complete(Entry& entry) {
     now = slot.state.load();
     if (now == kOpen) now = await(entry, kOpen);
   }
-  if (now == kFailed) throw_failure(operation_text(entry.call.op, slot.sequence), entry.rank);
+  if (now == kFailed) throw_failure(operation_text(entry.call.op, slot.sequence), entry.rank, missing_for_good(slot));
   entry.call.finish();
   release(entry);
 }
@@ -142,11 +143,15 @@ std::string ThreadGroup::operation_text(Op op, uint64_t sequence) const {
   return str(name_of(op), " #", sequence, " of group \"", name_, "\"");
 }
 
-void ThreadGroup::throw_failure(const std::string& operation, int rank) const {
-  for (int r = 0; r < size() && world_.failed_rank() < 0; ++r) {
-    if (!status_[r].left.load()) continue;
-    const std::string text = str(operation, ": rank ", ranks_[r], " has ended; the last that it did was ", name_of(status_[r].op.load()),
-                                 " #", status_[r].sequence.load());
+std::string ThreadGroup::last_of(int rank) const {
+  const RankStatus& status = status_[rank];
+  const uint64_t sequence = status.sequence.load(std::memory_order_acquire);
+  return describe_last(status.op.load(), sequence, {status.step.load(), status.place.load()});
+}
+
+void ThreadGroup::throw_failure(const std::string& operation, int rank, int gone) const {
+  if (world_.failed_rank() < 0 && gone >= 0) {
+    const std::string text = str(operation, ": rank ", ranks_[gone], " has ended; the last that it did was ", last_of(gone));
     world_.fail(ranks_[rank], text);
     throw CollectiveError(text);
   }
@@ -157,12 +162,10 @@ void ThreadGroup::throw_time_out(Entry& entry) {
   const Slot& slot = *entry.slot;
   std::string arrived, missing;
   for (int r = 0; r < size(); ++r) {
-    const uint64_t sequence = status_[r].sequence.load();
-    if (sequence >= slot.sequence)
+    if (status_[r].sequence.load() >= slot.sequence)
       arrived += str(arrived.empty() ? "" : ", ", ranks_[r]);
     else
-      missing += str(missing.empty() ? "" : "; ", ranks_[r], " last did ", name_of(status_[r].op.load()),
-                     sequence == 0 ? "" : str(" #", sequence));
+      missing += str(missing.empty() ? "" : "; ", ranks_[r], " last did ", last_of(r));
   }
   const std::string text = str("time-out after ", describe(world_.timeout()), " in ", operation_text(entry.call.op, slot.sequence), " (",
                                describe_ranks(ranks_), "), ", entry.call.describe(), "\n  arrived: ", arrived, " (", name_of(entry.call.op),

@@ -91,6 +91,8 @@ class ThreadGroup {
  private:
   struct alignas(64) RankStatus {
     std::atomic<uint64_t> sequence{0};  // of the last collective that was posted
+    std::atomic<int64_t> step{-1};      // the rank's ProgressNote then
+    std::atomic<const std::string*> place{nullptr};
     std::atomic<Op> op{Op::kNone};
     std::atomic<bool> left{false};
   };
@@ -101,9 +103,11 @@ class ThreadGroup {
 
   void open(Slot& slot, int rank);
   uint32_t await(Entry& entry, uint32_t old);
-  [[noreturn]] void throw_failure(const std::string& operation, int rank) const;
+  // `gone`: the rank that left without taking part, -1 if there is none (then another rank has failed).
+  [[noreturn]] void throw_failure(const std::string& operation, int rank, int gone) const;
   [[noreturn]] void throw_time_out(Entry& entry);
   std::string operation_text(Op op, uint64_t sequence) const;
+  std::string last_of(int rank) const;
   int missing_for_good(const Slot& slot) const;  // a rank that left without arriving, or -1
 
   ThreadWorld& world_;

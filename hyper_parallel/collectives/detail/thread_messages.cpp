@@ -65,13 +65,12 @@ void ThreadGroup::complete(Message& message) {
   uint32_t now = message.state.load();
   if (now == kGathering) now = message.state.await_change(kGathering, policy_, world_.timeout());
   const std::string operation = now == kFinished ? "" : operation_text(message.call.op, message.order);
-  if (now == kFailed) throw_failure(operation, message.rank);
+  if (now == kFailed) throw_failure(operation, message.rank, message.call.root);
   if (now == kGathering) {
     const int peer = message.call.root;
     const std::string text =
         str("time-out after ", describe(world_.timeout()), " in ", operation, " (", message.call.op == Op::kSend ? "to" : "from", " rank ",
-            ranks_[peer], "), ", message.call.describe(), "\n  missing: ", ranks_[peer], " last did ", name_of(status_[peer].op.load()),
-            " #", status_[peer].sequence.load());
+            ranks_[peer], "), ", message.call.describe(), "\n  missing: ", ranks_[peer], " last did ", last_of(peer));
     world_.fail(ranks_[message.rank], text);
     throw CollectiveError(text);
   }

@@ -22,64 +22,35 @@ int64_t stream_bytes() {  // half of the last cache: what is larger leaves it an
   return bytes;
 }
 
-template <class T>
-std::string differs(const char* what, int rank, const T& first, const T& other) {
-  return str(what, " differs: rank 0 has ", first, ", rank ", rank, " has ", other);
-}
-
 }  // namespace
 
-std::string first_mismatch(std::span<const Call* const> calls, bool compare_shapes) {
+std::string first_mismatch(std::span<const Call* const> calls, std::span<const int> ranks, bool compare_shapes) {
   const Call& first = *calls[0];
   for (int r = 1; r < int(calls.size()); ++r) {
     const Call& call = *calls[r];
+    const auto differs = [&](const char* what, const auto& mine, const auto& other) {
+      return str(what, " differs: rank ", ranks[0], " has ", mine, ", rank ", ranks[r], " has ", other);
+    };
     if (call.op != first.op)
-      return str("operation differs: rank 0 does ", name_of(first.op), " ", first.describe(), ", rank ", r, " does ", name_of(call.op), " ",
-                 call.describe());
-    if (call.dtype != first.dtype) return differs("dtype", r, name_of_dtype(first.dtype), name_of_dtype(call.dtype));
+      return str("operation differs: rank ", ranks[0], " does ", name_of(first.op), " ", first.describe(), ", rank ", ranks[r], " does ",
+                 name_of(call.op), " ", call.describe());
+    if (call.dtype != first.dtype) return differs("dtype", name_of_dtype(first.dtype), name_of_dtype(call.dtype));
     if (call.reduce != first.reduce)
-      return differs("reduction", r, std::string(hyper_parallel::name_of(first.reduce)), std::string(hyper_parallel::name_of(call.reduce)));
-    if (call.root != first.root) return differs("root", r, first.root, call.root);
+      return differs("reduction", std::string(hyper_parallel::name_of(first.reduce)), std::string(hyper_parallel::name_of(call.reduce)));
+    if (call.root != first.root) return differs("root", first.root, call.root);
     const bool rooted = call.op == Op::kGather || call.op == Op::kScatter;
     if (!rooted && (call.in.size() != first.in.size() || call.out.size() != first.out.size())) {
-      return differs("number of tensors", r, first.tensors.size(), call.tensors.size());
+      return differs("number of tensors", first.tensors.size(), call.tensors.size());
     }
-    if (compare_shapes && first.same_shape && call.tensors[0].sizes() != first.tensors[0].sizes()) {
-      return differs("shape", r, bracketed(first.tensors[0].sizes()), bracketed(call.tensors[0].sizes()));
+    const bool shapes_known = !first.tensors.empty() && !call.tensors.empty();
+    if (compare_shapes && shapes_known && first.same_shape && call.tensors[0].sizes() != first.tensors[0].sizes()) {
+      return differs("shape", bracketed(first.tensors[0].sizes()), bracketed(call.tensors[0].sizes()));
     }
   }
   return "";
 }
 
 namespace {
-
-// The block that `rank` gives to, or takes from, a piece of tensor `tensor` between `from` and `to`.
-const Block& input_block(const Call& call, int num_ranks, int tensor, int to) {
-  switch (call.op) {
-    case Op::kReduceScatter:
-      return call.in[tensor * num_ranks + to];
-    case Op::kAllToAll:
-    case Op::kScatter:
-      return call.in[to];
-    case Op::kAllGather:
-      return call.in[tensor];
-    case Op::kGather:
-      return call.in[0];
-    default:
-      return call.out[tensor];  // in place
-  }
-}
-const Block& output_block(const Call& call, int num_ranks, int tensor, int from) {
-  switch (call.op) {
-    case Op::kAllGather:
-      return call.out[tensor * num_ranks + from];
-    case Op::kAllToAll:
-    case Op::kGather:
-      return call.out[from];
-    default:
-      return call.out[tensor];
-  }
-}
 
 template <class Body>
 void for_ranks(int rank, int num_ranks, Body&& body) {
@@ -89,7 +60,7 @@ void for_ranks(int rank, int num_ranks, Body&& body) {
 
 }  // namespace
 
-std::string TileList::add(std::span<const Call* const> calls, int tensor, int from, int to) {
+std::string TileList::add(std::span<const Call* const> calls, std::span<const int> ranks, int tensor, int from, int to) {
   const int n = int(calls.size());
   int64_t count = -1;
   int of = -1;
@@ -97,8 +68,8 @@ std::string TileList::add(std::span<const Call* const> calls, int tensor, int fr
   const auto check = [&](int rank, const Block& block) {
     if (count < 0) count = block.numel, of = rank;
     if (block.numel != count && error.empty()) {
-      error = str("size differs: rank ", of, " has ", count, " elements (", calls[of]->describe(), "), rank ", rank, " has ", block.numel,
-                  " (", calls[rank]->describe(), ")");
+      error = str("size differs: rank ", ranks[of], " has ", count, " elements (", calls[of]->describe(), "), rank ", ranks[rank], " has ",
+                  block.numel, " (", calls[rank]->describe(), ")");
     }
   };
   for_ranks(from, n, [&](int r) { check(r, input_block(*calls[r], n, tensor, to)); });
@@ -110,14 +81,14 @@ std::string TileList::add(std::span<const Call* const> calls, int tensor, int fr
   return error;
 }
 
-std::string TileList::plan(std::span<const Call* const> calls) {
+std::string TileList::plan(std::span<const Call* const> calls, std::span<const int> ranks) {
   const Call& call = *calls[0];
   const int n = int(calls.size());
   pieces_.clear();
   total_ = 0;
   std::string error;
   const auto piece = [&](int tensor, int from, int to) {
-    if (error.empty()) error = add(calls, tensor, from, to);
+    if (error.empty()) error = add(calls, ranks, tensor, from, to);
   };
   switch (call.op) {
     case Op::kAllReduce:

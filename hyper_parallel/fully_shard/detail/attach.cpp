@@ -7,6 +7,7 @@
 #include <map>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/collectives/progress_note.h"
 #include "hyper_parallel/fully_shard/detail/engine.h"
 
 namespace hyper_parallel::fsdp {
@@ -87,7 +88,9 @@ void Engine::make_units(Module& root, std::span<Module* const> modules) {
   std::vector<Parameter*> slots;
   root.walk([&](const std::string& prefix, Module& module) {
     if (&module == &root || std::count(modules.begin(), modules.end(), &module) > 0) {
-      unit_of[&module] = units_.emplace_back(std::make_unique<Unit>(module)).get();
+      Unit& unit = *units_.emplace_back(std::make_unique<Unit>(module));
+      unit.place = interned_place(prefix.empty() ? "root" : prefix.substr(0, prefix.size() - 1));
+      unit_of[&module] = &unit;
     } else {
       unit_of[&module] = unit_of.at(module.parent);
     }
@@ -107,6 +110,7 @@ void Engine::make_units(Module& root, std::span<Module* const> modules) {
     if (bucket == unit->buckets.end()) {
       unit->buckets.emplace_back(groups_, slot->trainable, sharing);
       bucket = std::prev(unit->buckets.end());
+      bucket->place = unit->place;
     }
     parameter_order_.emplace_back(&*bucket, bucket->entries.size());
     bucket->append(*slot, name);

@@ -8,12 +8,14 @@
 #include <exception>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/collectives/progress_note.h"
 #include "hyper_parallel/fully_shard/detail/storage.h"
 
 namespace hyper_parallel::fsdp {
 
 bool Bucket::takes(const Parameter& slot, const ParameterSharing& other) const {
-  return trainable == slot.trainable && sharing.counted == other.counted && sharing.sum_gradients == other.sum_gradients;
+  // Not `counted`, which differs between ranks: their buckets must correspond, or collectives would come in different orders.
+  return trainable == slot.trainable && sharing.in_common == other.in_common && sharing.sum_gradients == other.sum_gradients;
 }
 
 void Bucket::append(Parameter& slot, std::string name) {
@@ -78,6 +80,7 @@ void Bucket::free(const at::Tensor& flat) {
 
 void Bucket::start_gather() {
   allocate(flat_);
+  const PlaceScope scope(place);
   gather_ = groups_.shard.all_gather(flat_, shard);
 }
 
@@ -130,6 +133,7 @@ void Bucket::reduce() {
   owes_reduce = false;
   if (groups_.sharded()) {
     allocate(gradient_shard);
+    const PlaceScope scope(place);
     reduction_ = groups_.shard.reduce_scatter(gradient_shard, gradient_);
     stage_ = Stage::kReducing;
   } else {
@@ -139,6 +143,7 @@ void Bucket::reduce() {
 }
 
 void Bucket::start_next_sum() {
+  const PlaceScope scope(place);
   if (stage_ < Stage::kReplicating && groups_.replicated()) {
     reduction_ = groups_.replicate.all_reduce(gradient_shard);
     stage_ = Stage::kReplicating;

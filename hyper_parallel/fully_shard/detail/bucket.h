@@ -64,8 +64,9 @@ class Bucket {
   void abandon();
 
   const bool trainable;
-  const ParameterSharing sharing;  // of all its parameters
-  bool owes_reduce = false;        // the same on every rank, whatever gradients it has
+  const ParameterSharing sharing;      // of all its parameters
+  const std::string* place = nullptr;  // for messages (collectives/progress_note.h)
+  bool owes_reduce = false;            // the same on every rank, whatever gradients it has
   std::vector<Entry> entries;
   at::Tensor shard, gradient_shard;
 

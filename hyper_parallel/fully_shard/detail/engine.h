@@ -24,7 +24,8 @@ struct UnitHook;
 struct Unit {
   explicit Unit(Module& module) : module(&module) {}
   Module* module;
-  std::deque<Bucket> buckets;  // one for each kind of parameter; addresses stay
+  const std::string* place = nullptr;  // its full name, for messages
+  std::deque<Bucket> buckets;          // one for each kind of parameter; addresses stay
   std::shared_ptr<UnitHook> hook;
   bool gathering = false, live = false;  // live: the slots hold the whole weights
   bool watched = false;                  // the latest call will bring post_backward

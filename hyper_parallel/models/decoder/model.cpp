@@ -3,9 +3,9 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/linear.h>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/models/decoder/parallelize.h"
 #include "hyper_parallel/nn/functional.h"
 
 namespace hyper_parallel {
@@ -31,7 +31,7 @@ DecoderAttention::DecoderAttention(Slot slot, const DecoderConfig& config)
 }
 
 at::Tensor DecoderAttention::forward(const at::Tensor& x, RotaryRows rows, KvCache* cache, size_t layer) {
-  const auto heads = [&](const at::Tensor& y) { return y.view({x.size(0), x.size(1), -1, head_dim_}); };
+  const auto heads = [&](const at::Tensor& y) { return y.view({y.size(0), y.size(1), y.size(2) / head_dim_, head_dim_}); };
   at::Tensor q = heads(q_proj_(x)), k = heads(k_proj_(x)), v = heads(v_proj_(x));
   if (q_norm_) q = (*q_norm_)(q), k = (*k_norm_)(k);
   q = rotary(q, rows.cosine, rows.sine);
@@ -89,8 +89,8 @@ DecoderHead::DecoderHead(Slot slot, const DecoderConfig& config, Parameter& embe
 }
 
 LmOutput DecoderHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
-  if (!labels.defined()) return {at::linear(hidden, weight_->tensor)};
-  LossSum loss = linear_cross_entropy(hidden, weight_->tensor, labels);
+  if (!labels.defined()) return {method().logits(hidden, weight_->tensor)};
+  LossSum loss = method().loss(hidden, weight_->tensor, labels);
   return {std::move(loss.sum), loss.count};
 }
 
@@ -108,7 +108,9 @@ std::vector<Module*> DecoderLm::shard_units() {
   return units;
 }
 
-KvCacheShape DecoderLm::cache_shape() const { return {config_.num_layers, config_.num_kv_heads, config_.head_dim}; }
+ParallelPlan DecoderLm::tensor_parallel_plan(const TensorParallelOptions& options) const {
+  return decoder_tensor_parallel_plan(config_, options);
+}
 
 RotaryRows DecoderLm::rotary_rows(const LmCall& call) {
   const int64_t seq = call.ids.size(1), before = call.cache == nullptr ? 0 : call.cache->lengths.max().item<int64_t>();

@@ -11,6 +11,7 @@
 
 #include "hyper_parallel/models/causal_lm.h"
 #include "hyper_parallel/models/decoder/config.h"
+#include "hyper_parallel/nn/head.h"
 #include "hyper_parallel/nn/layers.h"
 #include "hyper_parallel/nn/rotary.h"
 
@@ -69,7 +70,7 @@ class Decoder : public ModuleOf<Decoder> {
 };
 
 // "lm_head": its own weight [vocab, hidden], or the embedding's under a second name.
-class DecoderHead : public ModuleOf<DecoderHead> {
+class DecoderHead : public ModuleOf<DecoderHead>, public Head {
  public:
   DecoderHead(Slot slot, const DecoderConfig& config, Parameter& embedding);
   // Logits of `hidden`, or with labels the loss sum and their count.
@@ -88,6 +89,7 @@ class DecoderLm final : public ModuleOf<DecoderLm>, public CausalLm {
 
   Module& module() override { return *this; }
   std::vector<Module*> shard_units() override;
+  ParallelPlan tensor_parallel_plan(const TensorParallelOptions& options) const override;
   const nlohmann::json& config() const override { return json_; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t max_positions() const override { return config_.max_position_embeddings; }
@@ -95,7 +97,7 @@ class DecoderLm final : public ModuleOf<DecoderLm>, public CausalLm {
 
  protected:
   LmOutput call(LmCall call) override { return (*this)(std::move(call)); }
-  KvCacheShape cache_shape() const override;
+  int64_t num_layers() const override { return config_.num_layers; }
 
  private:
   RotaryRows rotary_rows(const LmCall& call);

@@ -169,6 +169,37 @@ HYPER_PARALLEL_INLINE double cross_entropy_rows(T* logits, const int64_t* labels
   return loss;
 }
 
+template <class T>
+HYPER_PARALLEL_INLINE void softmax_shard_rows(T* logits, const int64_t* labels, const T* class_weights, double* stats, int64_t total_rows,
+                                              int64_t rows, int64_t vocab, int64_t ignore) {
+  for (int64_t i = 0; i < rows; ++i, logits += vocab) {
+    double &top = stats[i], &sum = stats[total_rows + i], &target = stats[2 * total_rows + i], &weighted = stats[3 * total_rows + i];
+    top = -HUGE_VAL;
+    sum = target = weighted = 0;
+    if (labels[i] == ignore || vocab == 0) continue;
+    if (labels[i] >= 0 && labels[i] < vocab) target = static_cast<double>(logits[labels[i]]);
+    for (int64_t j = 0; class_weights != nullptr && j < vocab; ++j)
+      weighted += static_cast<double>(class_weights[j]) * static_cast<double>(logits[j]);
+    const T highest = row_max(logits, vocab);
+    top = static_cast<double>(highest);
+    sum = row_exp(logits, vocab, highest);
+  }
+}
+
+template <class T>
+HYPER_PARALLEL_INLINE void softmax_shard_gradient_rows(T* exps, const int64_t* labels, const T* class_weights, const double* scale,
+                                                       const double* target, double spread, int64_t rows, int64_t vocab) {
+  for (int64_t i = 0; i < rows; ++i, exps += vocab) {
+    if (scale[i] == 0 && target[i] == 0) {
+      std::fill_n(exps, vocab, T(0));
+      continue;
+    }
+    scale_row(exps, vocab, static_cast<T>(scale[i]));
+    for (int64_t j = 0; class_weights != nullptr && j < vocab; ++j) exps[j] -= static_cast<T>(spread) * class_weights[j];
+    if (labels[i] >= 0 && labels[i] < vocab) exps[labels[i]] -= static_cast<T>(target[i]);
+  }
+}
+
 // One query head against `length` positions; keys and values advance by `stride` a position.
 template <class T>
 HYPER_PARALLEL_INLINE void decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length, int64_t stride,
@@ -185,29 +216,37 @@ HYPER_PARALLEL_INLINE void decode_head(const T* query, const T* keys, const T* v
 }
 
 // Entry points, one per dtype, since target_clones takes no templates.
-#define ENTRY_POINTS(T)                                                                                                              \
-  HYPER_PARALLEL_CLONES void entry_rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {     \
-    rms_norm_rows(x, weight, y, rstd, rows, dim, eps);                                                                               \
-  }                                                                                                                                  \
-  HYPER_PARALLEL_CLONES void entry_rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* sums,        \
-                                                     double* totals, int64_t rows, int64_t dim) {                                    \
-    rms_norm_backward_rows(x, weight, rstd, dy, dx, sums, totals, rows, dim);                                                        \
-  }                                                                                                                                  \
-  HYPER_PARALLEL_CLONES void entry_rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, T sign,        \
-                                          int64_t begin, int64_t end) {                                                              \
-    rotary_tokens(x, cosine, sine, y, shape, sign, begin, end);                                                                      \
-  }                                                                                                                                  \
-  HYPER_PARALLEL_CLONES void entry_swiglu(const T* gate, const T* up, T* out, int64_t count) { swiglu_range(gate, up, out, count); } \
-  HYPER_PARALLEL_CLONES void entry_swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {     \
-    swiglu_backward_range(gate, up, dout, dgate, dup, count);                                                                        \
-  }                                                                                                                                  \
-  HYPER_PARALLEL_CLONES double entry_cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore,    \
-                                                   bool gradient) {                                                                  \
-    return cross_entropy_rows(logits, labels, rows, vocab, ignore, gradient);                                                        \
-  }                                                                                                                                  \
-  HYPER_PARALLEL_CLONES void entry_decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length,    \
-                                               int64_t stride, int64_t dim, T scale) {                                               \
-    decode_head(query, keys, values, scores, out, length, stride, dim, scale);                                                       \
+#define ENTRY_POINTS(T)                                                                                                                 \
+  HYPER_PARALLEL_CLONES void entry_rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {        \
+    rms_norm_rows(x, weight, y, rstd, rows, dim, eps);                                                                                  \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES void entry_rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* sums,           \
+                                                     double* totals, int64_t rows, int64_t dim) {                                       \
+    rms_norm_backward_rows(x, weight, rstd, dy, dx, sums, totals, rows, dim);                                                           \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES void entry_rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, T sign,           \
+                                          int64_t begin, int64_t end) {                                                                 \
+    rotary_tokens(x, cosine, sine, y, shape, sign, begin, end);                                                                         \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES void entry_swiglu(const T* gate, const T* up, T* out, int64_t count) { swiglu_range(gate, up, out, count); }    \
+  HYPER_PARALLEL_CLONES void entry_swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {        \
+    swiglu_backward_range(gate, up, dout, dgate, dup, count);                                                                           \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES double entry_cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore,       \
+                                                   bool gradient) {                                                                     \
+    return cross_entropy_rows(logits, labels, rows, vocab, ignore, gradient);                                                           \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES void entry_softmax_shard(T* logits, const int64_t* labels, const T* weights, double* stats, int64_t total_rows, \
+                                                 int64_t rows, int64_t vocab, int64_t ignore) {                                         \
+    softmax_shard_rows(logits, labels, weights, stats, total_rows, rows, vocab, ignore);                                                \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES void entry_softmax_shard_gradient(T* exps, const int64_t* labels, const T* weights, const double* scale,        \
+                                                          const double* target, double spread, int64_t rows, int64_t vocab) {           \
+    softmax_shard_gradient_rows(exps, labels, weights, scale, target, spread, rows, vocab);                                             \
+  }                                                                                                                                     \
+  HYPER_PARALLEL_CLONES void entry_decode_head(const T* query, const T* keys, const T* values, T* scores, T* out, int64_t length,       \
+                                               int64_t stride, int64_t dim, T scale) {                                                  \
+    decode_head(query, keys, values, scores, out, length, stride, dim, scale);                                                          \
   }
 ENTRY_POINTS(float)
 ENTRY_POINTS(double)
@@ -279,6 +318,22 @@ double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t voc
 }
 
 template <class T>
+void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, double* stats, int64_t rows, int64_t vocab, int64_t ignore) {
+  at::parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+    entry_softmax_shard(logits + begin * vocab, labels + begin, class_weights, stats + begin, rows, end - begin, vocab, ignore);
+  });
+}
+
+template <class T>
+void softmax_shard_gradient(T* exps, const int64_t* labels, const T* class_weights, const double* scale, const double* target,
+                            double spread, int64_t rows, int64_t vocab) {
+  at::parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+    entry_softmax_shard_gradient(exps + begin * vocab, labels + begin, class_weights, scale + begin, target + begin, spread, end - begin,
+                                 vocab);
+  });
+}
+
+template <class T>
 void decode_attention(const T* query, const T* keys, const T* values, const int64_t* lengths, T* out, const DecodeShape& shape,
                       double scale) {
   const int64_t group = shape.heads / shape.kv_heads, stride = shape.kv_heads * shape.dim;
@@ -293,13 +348,15 @@ void decode_attention(const T* query, const T* keys, const T* values, const int6
   });
 }
 
-#define INSTANTIATE(T)                                                                                  \
-  template void rms_norm<T>(const T*, const T*, T*, T*, int64_t, int64_t, double);                      \
-  template void rms_norm_backward<T>(const T*, const T*, const T*, const T*, T*, T*, int64_t, int64_t); \
-  template void rotary<T>(const T*, const T*, const T*, T*, const RotaryShape&, int);                   \
-  template void swiglu<T>(const T*, const T*, T*, int64_t);                                             \
-  template void swiglu_backward<T>(const T*, const T*, const T*, T*, T*, int64_t);                      \
-  template double cross_entropy<T>(T*, const int64_t*, int64_t, int64_t, int64_t, bool);                \
+#define INSTANTIATE(T)                                                                                                           \
+  template void rms_norm<T>(const T*, const T*, T*, T*, int64_t, int64_t, double);                                               \
+  template void rms_norm_backward<T>(const T*, const T*, const T*, const T*, T*, T*, int64_t, int64_t);                          \
+  template void rotary<T>(const T*, const T*, const T*, T*, const RotaryShape&, int);                                            \
+  template void swiglu<T>(const T*, const T*, T*, int64_t);                                                                      \
+  template void swiglu_backward<T>(const T*, const T*, const T*, T*, T*, int64_t);                                               \
+  template double cross_entropy<T>(T*, const int64_t*, int64_t, int64_t, int64_t, bool);                                         \
+  template void softmax_shard<T>(T*, const int64_t*, const T*, double*, int64_t, int64_t, int64_t);                              \
+  template void softmax_shard_gradient<T>(T*, const int64_t*, const T*, const double*, const double*, double, int64_t, int64_t); \
   template void decode_attention<T>(const T*, const T*, const T*, const int64_t*, T*, const DecodeShape&, double);
 INSTANTIATE(float)
 INSTANTIATE(double)

@@ -33,6 +33,16 @@ void swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup
 template <class T>
 double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore, bool gradient);
 
+// Cross entropy over `vocab` neighbouring columns of a wider row, whose other columns are elsewhere. First pass: logits become
+// exp(logits - top), and stats [4][rows] get top, the sum of those, the target's logit (0 if it is elsewhere) and the sum of
+// class_weights * logits (0 without weights). Labels count from this first column; `ignore` leaves a row out.
+template <class T>
+void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, double* stats, int64_t rows, int64_t vocab, int64_t ignore);
+// Second pass: row i becomes scale[i] * row - spread * class_weights - target[i] at its label.
+template <class T>
+void softmax_shard_gradient(T* exps, const int64_t* labels, const T* class_weights, const double* scale, const double* target,
+                            double spread, int64_t rows, int64_t vocab);
+
 // query: [batch, heads, dim], keys and values: [batch, capacity, kv_heads, dim] of which the first lengths[b] positions count.
 struct DecodeShape {
   int64_t batch, heads, kv_heads, dim, capacity;

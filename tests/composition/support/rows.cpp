@@ -12,8 +12,9 @@
 namespace hyper_parallel::composition {
 namespace {
 
-const std::set<std::string> kKnown = {"name",  "model",        "model_overrides",       "replicate", "fsdp",    "steps",
-                                      "dtype", "accumulation", "reshard_after_forward", "labels",    "prefetch"};
+const std::set<std::string> kKnown = {
+    "name",     "model", "model_overrides",   "replicate",    "fsdp", "steps", "dtype", "accumulation", "reshard_after_forward", "labels",
+    "prefetch", "tp",    "sequence_parallel", "loss_parallel"};
 
 nlohmann::json to_json(const YAML::Node& node) {
   if (node.IsMap()) {
@@ -61,6 +62,9 @@ Row to_row(const nlohmann::json& source, const nlohmann::json& models) {
   if (source.contains("model_overrides")) row.config.update(source["model_overrides"]);
   row.replicate = source.value("replicate", row.replicate);
   row.fsdp = source.value("fsdp", row.fsdp);
+  row.tp = source.value("tp", row.tp);
+  row.sequence_parallel = source.value("sequence_parallel", row.sequence_parallel);
+  row.loss_parallel = source.value("loss_parallel", row.loss_parallel);
   row.accumulation = source.value("accumulation", row.accumulation);
   row.steps = source.value("steps", row.steps);
   row.dtype = source.value("dtype", row.dtype);

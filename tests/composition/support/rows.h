@@ -14,7 +14,8 @@ struct Row {
   std::string model;  // a key of models.yaml: {type, config}
   std::string model_type;
   nlohmann::json config;  // models.yaml's, with model_overrides
-  int64_t replicate = 1, fsdp = 1;
+  int64_t replicate = 1, fsdp = 1, tp = 1;
+  bool sequence_parallel = false, loss_parallel = true;
   int64_t accumulation = 1;  // microbatches a step
   int64_t steps = 3;
   std::string dtype = "f64";

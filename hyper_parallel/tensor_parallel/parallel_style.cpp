@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyper_parallel/tensor_parallel/parallel_style.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "hyper_parallel/base/error.h"
+#include "hyper_parallel/collectives/differentiable.h"
+#include "hyper_parallel/dtensor/dtensor.h"
+
+namespace hyper_parallel {
+
+namespace cd = collectives::differentiable;
+
+void StyleTarget::fail(const std::string& style, const std::string& why) const {
+  throw LayoutError(str("parallelize_module: ", style, " on \"", name, "\": ", why));
+}
+
+ParallelRegion::ParallelRegion(DeviceMesh mesh) : mesh_(std::move(mesh)), group_(mesh_.group(0)) {
+  if (mesh_.num_axes() != 1) throw LayoutError(str("parallelize_module: the mesh must have one axis, not ", mesh_.to_string()));
+  whole_sizes_.fill(-1);
+}
+
+IndexRange ParallelRegion::chunk(int64_t whole) const {
+  const Interval interval = chunk_of(whole, size(), rank());
+  return {interval.begin, interval.end};
+}
+
+std::vector<int64_t> ParallelRegion::chunk_sizes(int64_t whole) const {
+  std::vector<int64_t> sizes;
+  for (int64_t r = 0; r < size(); ++r) sizes.push_back(chunk_of(whole, size(), r).size());
+  return sizes;
+}
+
+const ProcessGroup& ParallelRegion::neighbours(int count) {
+  ProcessGroup& made = neighbours_[count];
+  if (!made) made = group_.split(group_.rank() / count, group_.rank(), str(group_.name(), ".neighbours", count));
+  return made;
+}
+
+void ParallelRegion::hold(const StyleTarget& target, Parameter& parameter, TensorPart part, ParameterSharing sharing) {
+  std::erase_if(part.ranges, [](const IndexRange& range) { return range.size() == 0; });
+  const bool fresh = sharing_.try_emplace(&parameter, std::move(sharing)).second;
+  if (!fresh && !(parameter.part() == part))
+    throw LayoutError(str("parallelize_module: \"", target.name, "\": two styles want different parts of ", parameter.name));
+  if (fresh && !part.is_whole()) parameter.hold(std::move(part));
+}
+
+int64_t ParallelRegion::whole_size(const at::Tensor& x, int64_t dim) const {
+  const int64_t known = whole_sizes_.at(static_cast<size_t>(dim));
+  return known >= 0 && chunk(known).size() == x.size(dim) ? known : x.size(dim) * size();
+}
+
+void ParallelRegion::note_whole(int64_t dim, int64_t size) { whole_sizes_.at(static_cast<size_t>(dim)) = size; }
+
+std::vector<int64_t> ParallelRegion::sizes_of(const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) const {
+  return sizes.empty() ? chunk_sizes(whole_size(x, dim)) : std::vector<int64_t>(sizes.begin(), sizes.end());
+}
+
+at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, const Placement& to, GradientOf gradient,
+                                std::span<const int64_t> sizes) {
+  const auto wrapped = [&x](int64_t dim) { return dim < 0 ? dim + x.dim() : dim; };
+  const bool term = gradient == GradientOf::kTerm;
+  if (size() == 1) return x;
+  if (to.is_partial() && from.is_partial()) return x;
+  if (from.is_replicate() && to.is_replicate()) return term ? cd::copy_to_group(group_, x) : x;
+  if (from.is_partial() && to.is_replicate()) return term ? cd::all_reduce(group_, x) : cd::reduce_from_group(group_, x);
+  if (from.is_shard() && to.is_replicate()) {
+    const int64_t dim = wrapped(from.dim);
+    const std::vector<int64_t> parts = sizes_of(x, dim, sizes);
+    return term ? cd::all_gather(group_, x, dim, parts) : cd::gather_from_group(group_, x, dim, parts);
+  }
+  if (to.is_shard() && (from.is_replicate() || from.is_partial())) {
+    const int64_t dim = wrapped(to.dim), whole = x.size(dim);
+    const std::vector<int64_t> parts = sizes.empty() ? chunk_sizes(whole) : std::vector<int64_t>(sizes.begin(), sizes.end());
+    if (sizes.empty()) note_whole(dim, whole);
+    return from.is_partial() ? cd::reduce_scatter(group_, x, dim, parts) : cd::scatter_to_group(group_, x, dim, parts);
+  }
+  if (from.is_shard() && to.is_shard()) {
+    if (wrapped(from.dim) == wrapped(to.dim)) return x;
+    return move(move(x, from, replicate(), GradientOf::kWhole, sizes), replicate(), to, gradient);
+  }
+  throw LayoutError(str("tensor parallel: a tensor can't go from ", from.to_string(), " to ", to.to_string()));
+}
+
+at::Tensor ParallelRegion::enter(const at::Tensor& x, const Placement& from) {
+  if (entered_.defined() && x.is_same(entered_)) return x;
+  const bool graph = at::GradMode::is_enabled() && x.requires_grad();
+  const int64_t version = x.is_inference() ? 0 : static_cast<int64_t>(x._version());
+  if (input_.defined() && x.is_same(input_) && input_version_ == version && input_graph_ == graph) return entered_;
+  entered_ = move(x, from, replicate(), GradientOf::kTerm);
+  input_ = x;
+  input_version_ = version;
+  input_graph_ = graph;
+  return entered_;
+}
+
+void ParallelRegion::forget() {
+  input_.reset();
+  entered_.reset();
+}
+
+at::Tensor ParallelRegion::local(const at::Tensor& x, const Placement& placement) const {
+  if (!is_dtensor(x)) return x;
+  return DTensor(x).redistribute(Layout(mesh_, {placement})).to_local();
+}
+
+at::Tensor ParallelRegion::wrap(const at::Tensor& x, const Placement& placement) const { return from_local(x, Layout(mesh_, {placement})); }
+
+}  // namespace hyper_parallel
