@@ -11,13 +11,15 @@
 // Saving: ranks exchange their lists of boxes (no tensor data), choose one writer for each distinct box with balanced bytes, and write one
 // file each into step-000100.tmp-*. Rank 0 then writes metadata.json, renames the folder and replaces LATEST. Each step is synced to disk
 // before the next, so a crash at any point leaves the earlier checkpoint in force; the next save removes what the crash left. Ranks on
-// several hosts need a shared file system.
+// several hosts need a shared file system. A checkpoint of the same name is swapped out; where the file system cannot (NFS), it steps aside
+// to step-000100.replaced-* for a moment. After a crash in that moment all functions here find it there by its own name.
 //
 // Both functions are collective. If one rank fails, all ranks throw the same error, which names the first failing rank: RuntimeError for
 // failed writes, CheckpointError for checkpoints or states that do not fit; the temporary folder is removed.
 //
-// For tests: HYPER_PARALLEL_FAULT=checkpoint.<point>[@rank] kills the process (SIGKILL) at created, data, written, metadata, renamed or
-// latest, in this order of the save.
+// For tests: HYPER_PARALLEL_FAULT=checkpoint.<point>[@rank] kills the process (SIGKILL) at created, data, written, metadata, replaced (the
+// old one has stepped aside), swapped (it is still to be deleted), renamed or latest, in this order of the save; checkpoint.no_swap kills
+// nothing, but takes the file system for one that cannot swap.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -63,6 +65,9 @@ std::vector<std::string> verify_checkpoint(const std::filesystem::path& folder);
 
 // The folder that LATEST names. CheckpointError if LATEST is missing, damaged, or names no complete checkpoint; it lists those that are.
 std::filesystem::path latest_checkpoint(const std::filesystem::path& checkpoints);
+
+// Where the checkpoint of that name lies: `folder`, or beside it where a crash left it (see above). `folder` if it is nowhere.
+std::filesystem::path checkpoint_location(const std::filesystem::path& folder);
 
 // Complete step-<number> folders (those with metadata.json), by ascending number. Empty if there is no such folder.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& checkpoints);

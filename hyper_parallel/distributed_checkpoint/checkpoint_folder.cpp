@@ -7,6 +7,7 @@
 #include "hyper_parallel/distributed_checkpoint/checkpoint.h"
 #include "hyper_parallel/distributed_checkpoint/detail/checksum.h"
 #include "hyper_parallel/distributed_checkpoint/detail/files.h"
+#include "hyper_parallel/distributed_checkpoint/detail/replaced.h"
 
 namespace hyper_parallel {
 namespace {
@@ -86,7 +87,9 @@ std::vector<fs::path> list_checkpoints(const fs::path& checkpoints) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(checkpoints, error)) {
-    const int64_t step = step_of(entry.path().filename().string());
+    const std::string name = entry.path().filename().string(), before = detail::name_before_replacing(name);
+    if (!before.empty() && fs::exists(checkpoints / before)) continue;
+    const int64_t step = step_of(before.empty() ? name : before);
     if (step >= 0 && fs::exists(entry.path() / kCheckpointMetadataFile)) found.emplace_back(step, entry.path());
   }
   std::sort(found.begin(), found.end());
@@ -104,14 +107,16 @@ fs::path latest_checkpoint(const fs::path& checkpoints) {
   const bool plain = !name.empty() && name.size() < 256 && name != "." && name != ".." && name.find_first_of("/\n") == std::string::npos &&
                      name.find('\0') == std::string::npos;
   if (!plain) throw CheckpointError(str(latest.string(), ": damaged: must be the name of one folder; ", complete_names(checkpoints)));
-  if (!fs::exists(checkpoints / name / kCheckpointMetadataFile)) {
-    throw CheckpointError(str(latest.string(), ": names ", name, ", which is ", fs::exists(checkpoints / name) ? "not complete" : "missing",
-                              "; ", complete_names(checkpoints)));
+  const fs::path folder = checkpoint_location(checkpoints / name);
+  if (!fs::exists(folder / kCheckpointMetadataFile)) {
+    throw CheckpointError(str(latest.string(), ": names ", name, ", which is ", fs::exists(folder) ? "not complete" : "missing", "; ",
+                              complete_names(checkpoints)));
   }
-  return checkpoints / name;
+  return folder;
 }
 
-std::vector<std::string> verify_checkpoint(const fs::path& folder) {
+std::vector<std::string> verify_checkpoint(const fs::path& name) {
+  const fs::path folder = checkpoint_location(name);
   std::vector<std::string> problems;
   try {
     const CheckpointMetadata metadata = inspect_checkpoint(folder);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/distributed_checkpoint/checkpoint.h"
 #include "hyper_parallel/distributed_checkpoint/detail/checksum.h"
 #include "hyper_parallel/distributed_checkpoint/detail/coverage.h"
 #include "hyper_parallel/distributed_checkpoint/detail/files.h"
@@ -123,7 +124,8 @@ std::string format_checkpoint_metadata(const CheckpointMetadata& metadata) {
   return kPrefix + detail::checksum_text(detail::checksum(content)) + kMiddle + content + kSuffix;
 }
 
-CheckpointMetadata inspect_checkpoint(const fs::path& folder) {
+CheckpointMetadata inspect_checkpoint(const fs::path& name) {
+  const fs::path folder = checkpoint_location(name);
   if (!fs::is_directory(folder)) throw CheckpointError(str(folder.string(), ": no such folder"));
   const fs::path path = folder / kCheckpointMetadataFile;
   if (!fs::exists(path)) throw CheckpointError(str(folder.string(), ": not a complete checkpoint: has no ", kCheckpointMetadataFile));

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/distributed_checkpoint/checkpoint.h"
 #include "hyper_parallel/distributed_checkpoint/detail/checksum.h"
 #include "hyper_parallel/distributed_checkpoint/detail/coverage.h"
 
@@ -18,8 +19,8 @@ std::vector<int64_t> difference(const std::vector<int64_t>& a, const std::vector
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(std::filesystem::path folder, bool verify_checksums)
-    : folder_(std::move(folder)),
+CheckpointReader::CheckpointReader(const std::filesystem::path& folder, bool verify_checksums)
+    : folder_(checkpoint_location(folder)),
       verify_checksums_(verify_checksums),
       metadata_(inspect_checkpoint(folder_)),
       files_(metadata_.files.size()) {

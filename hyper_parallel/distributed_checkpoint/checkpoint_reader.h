@@ -23,7 +23,7 @@ namespace hyper_parallel {
 
 class CheckpointReader {
  public:
-  explicit CheckpointReader(std::filesystem::path folder, bool verify_checksums = true);
+  explicit CheckpointReader(const std::filesystem::path& folder, bool verify_checksums = true);
   const std::filesystem::path& folder() const { return folder_; }
   const CheckpointMetadata& metadata() const { return metadata_; }
   const nlohmann::json& extra() const { return metadata_.extra; }

@@ -6,7 +6,7 @@
 //   write_safetensors("out/model.safetensors", {{"model.norm.weight", w}}, {{"format", "pt"}});
 //
 // Headers are checked when opened: CheckpointError names the file, tensor, expected and found sizes of anything damaged or truncated.
-// A write that fails (disk full) is a RuntimeError with the path and leaves nothing behind.
+// A write that fails (disk full) is a RuntimeError with the path and leaves no file behind.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -78,8 +78,8 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Writes to a temporary name, syncs, then renames. Data follows the order given, larger element sizes first so that all of it is aligned.
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {});
-// Splits over files of at most max_file_bytes ("model-00001-of-00003.safetensors") with an index when one file is not enough. Weight files
-// of an earlier export in that folder that the new one does not have are removed.
+// Splits over files of at most max_file_bytes ("model-00001-of-00003.safetensors") with an index when one file is not enough. Files take
+// their names once all are written; weight files of an earlier export in that folder stay until then.
 void write_safetensors_folder(const std::filesystem::path& folder, const NamedTensors& tensors, int64_t max_file_bytes = 5'000'000'000);
 
 const char* safetensors_name(at::ScalarType dtype);  // "F32"; CheckpointError for a dtype the format lacks

@@ -14,6 +14,7 @@
 #include "hyper_parallel/distributed_checkpoint/detail/exchange.h"
 #include "hyper_parallel/distributed_checkpoint/detail/fault_point.h"
 #include "hyper_parallel/distributed_checkpoint/detail/files.h"
+#include "hyper_parallel/distributed_checkpoint/detail/replaced.h"
 #include "hyper_parallel/distributed_checkpoint/detail/safetensors_header.h"
 #include "hyper_parallel/distributed_checkpoint/detail/save_plan.h"
 
@@ -72,7 +73,8 @@ json write_rank_file(const fs::path& folder, const detail::SavePlan& plan, const
         {written.piece - plan.pieces.data(), detail::write_with_checksum(file, data.const_data_ptr(), data.nbytes())});
     detail::fault_point("checkpoint.data", rank);
   }
-  file.sync_and_close();
+  file.finish();
+  file.keep();
   result["num_bytes"] = file.num_bytes();
   return result;
 }
@@ -101,6 +103,7 @@ CheckpointMetadata make_metadata(const detail::SavePlan& plan, const std::vector
 bool is_temporary(const fs::path& path) { return path.filename().string().find(".tmp-") != std::string::npos; }
 
 void remove_leftovers(const fs::path& parent) {
+  detail::finish_replacing(parent);
   for (const auto& entry : fs::directory_iterator(parent)) {
     if (!is_temporary(entry.path())) continue;
     log_info("checkpoint: removing ", entry.path().string(), ", left by an interrupted save");
@@ -141,23 +144,33 @@ fs::path prepare_folder(const fs::path& folder) {
   return temporary;
 }
 
-// Puts `temporary` in the place of `folder`; an existing checkpoint of that name is swapped out, so that one of the two is there at all
-// times.
+// False where the file system cannot.
+bool swap_folders(const fs::path& first, const fs::path& second) {
+  if (detail::fault_wanted("checkpoint.no_swap", 0)) return false;
+  if (renameat2(AT_FDCWD, first.c_str(), AT_FDCWD, second.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+    detail::throw_io_error(str("swap ", first.string(), " and"), second, errno);
+  return false;
+}
+
+// Puts `temporary` in the place of `folder`; an existing checkpoint of that name is swapped out or steps aside, so that one of the two can
+// be found at all times.
 void rename_into_place(const fs::path& temporary, const fs::path& folder) {
   if (!fs::exists(folder)) {
     detail::rename_durably(temporary, folder);
     return;
   }
-  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
+  fs::path old = temporary;
+  if (swap_folders(temporary, folder)) {
     detail::sync_folder(folder.parent_path());
-    fs::remove_all(temporary);
-    return;
+  } else {
+    old = detail::replaced_name(folder);
+    detail::rename_durably(folder, old);
+    detail::fault_point("checkpoint.replaced", 0);
+    detail::rename_durably(temporary, folder);
   }
-  if (errno != EINVAL && errno != ENOSYS) detail::throw_io_error(str("rename ", temporary.string(), " to"), folder, errno);
-  const fs::path old = detail::temporary_name(folder);  // the file system cannot swap
-  fs::rename(folder, old);
-  detail::rename_durably(temporary, folder);
-  fs::remove_all(old);
+  detail::fault_point("checkpoint.swapped", 0);
+  detail::remove_checkpoint(old);
 }
 
 void commit(TemporarySave& temporary, const fs::path& folder, const CheckpointMetadata& metadata, const SaveOptions& options) {
@@ -165,7 +178,8 @@ void commit(TemporarySave& temporary, const fs::path& folder, const CheckpointMe
   detail::fault_point("checkpoint.written", 0);
   detail::OutputFile file(temporary.path() / kCheckpointMetadataFile);
   file.write(text.data(), text.size());
-  file.sync_and_close();
+  file.finish();
+  file.keep();
   detail::sync_folder(temporary.path());
   detail::fault_point("checkpoint.metadata", 0);
   rename_into_place(temporary.path(), folder);
@@ -182,10 +196,8 @@ void delete_old(const fs::path& folder, int keep_last) try {
   complete.resize(complete.size() - keep_last);
   for (const fs::path& old : complete) {
     if (old.filename() == folder.filename()) continue;
-    std::error_code error;
-    fs::remove(old / kCheckpointMetadataFile, error);  // first, so that a half-deleted folder is not taken for a checkpoint
-    fs::remove_all(old, error);
-    if (error) log_warning("checkpoint: cannot delete ", old.string(), ": ", error.message());
+    if (const std::error_code error = detail::remove_checkpoint(old))
+      log_warning("checkpoint: cannot delete ", old.string(), ": ", error.message());
   }
 } catch (const std::exception& error) {
   log_warning("checkpoint: cannot delete old checkpoints: ", error.what());

@@ -8,7 +8,8 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 #include "tests/distributed_checkpoint/support/layouts.h"
-#include "tests/distributed_checkpoint/support/temporary_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {

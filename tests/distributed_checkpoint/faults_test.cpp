@@ -11,12 +11,14 @@
 #include <unistd.h>
 
 #include <functional>
+#include <set>
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/distributed_checkpoint/checkpoint.h"
 #include "tests/distributed_checkpoint/support/layouts.h"
-#include "tests/distributed_checkpoint/support/temporary_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -30,6 +32,8 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 namespace fs = std::filesystem;
+
+const std::string kNoError = "no error";
 
 void save_state(const fs::path& folder, const GlobalTensors& tensors) {
   run_threads(2, [&](World& world) {
@@ -52,7 +56,8 @@ std::string load_error(const fs::path& folder, const GlobalTensors& tensors) {
 
 bool has_leftovers(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+    const std::string name = entry.path().filename().string();
+    if (name.find(".tmp-") != std::string::npos || name.find(".replaced-") != std::string::npos) return true;
   }
   return false;
 }
@@ -97,7 +102,7 @@ class CheckpointFaults : public testing::Test {
                 AllOf(HasSubstr("loading checkpoint"), HasSubstr("failed on rank"), HasSubstr(path.string()), HasSubstr(message)));
     EXPECT_THAT(verify_checkpoint(first_), Contains(AllOf(HasSubstr(path.string()), HasSubstr(message))));
     write_text(path, good);
-    EXPECT_EQ(load_error(first_, tensors_), "");
+    EXPECT_EQ(load_error(first_, tensors_), kNoError);
   }
 
   TemporaryFolder folder_;
@@ -111,28 +116,110 @@ TEST_F(CheckpointFaults, KilledBeforeTheCommit) {
     EXPECT_TRUE(has_leftovers(folder_.path())) << point;
     EXPECT_FALSE(fs::exists(second_)) << point;
     EXPECT_EQ(latest_checkpoint(folder_.path()), first_) << point;
-    EXPECT_EQ(load_error(first_, tensors_), "") << point;
+    EXPECT_EQ(load_error(first_, tensors_), kNoError) << point;
   }
   save_state(second_, newer_);
   EXPECT_FALSE(has_leftovers(folder_.path())) << "the next save removes what crashes left";
   EXPECT_EQ(latest_checkpoint(folder_.path()), second_);
-  EXPECT_EQ(load_error(second_, newer_), "");
+  EXPECT_EQ(load_error(second_, newer_), kNoError);
 }
 
 TEST_F(CheckpointFaults, KilledAfterTheRename) {
   save_killed_at(second_, "checkpoint.renamed");
   EXPECT_EQ(latest_checkpoint(folder_.path()), first_) << "the earlier one is in force until LATEST says otherwise";
-  EXPECT_EQ(load_error(second_, newer_), "") << "but the new one is complete";
+  EXPECT_EQ(load_error(second_, newer_), kNoError) << "but the new one is complete";
   save_killed_at(second_, "checkpoint.latest");
   EXPECT_EQ(latest_checkpoint(folder_.path()), second_);
-  EXPECT_EQ(load_error(second_, newer_), "");
+  EXPECT_EQ(load_error(second_, newer_), kNoError);
 }
 
 TEST_F(CheckpointFaults, KilledWhileReplacingTheSameStep) {
   save_killed_at(first_, "checkpoint.metadata");
-  EXPECT_EQ(load_error(first_, tensors_), "");
+  EXPECT_EQ(load_error(first_, tensors_), kNoError);
   save_killed_at(first_, "checkpoint.renamed");
-  EXPECT_EQ(load_error(latest_checkpoint(folder_.path()), newer_), "");
+  EXPECT_EQ(load_error(latest_checkpoint(folder_.path()), newer_), kNoError);
+}
+
+// On a file system that cannot swap folders the old one steps aside; here the moment is longer than the process.
+TEST_F(CheckpointFaults, KilledAfterTheOldOneSteppedAside) {
+  save_killed_at(first_, "checkpoint.no_swap,checkpoint.replaced");
+  EXPECT_FALSE(fs::exists(first_));
+  const fs::path aside = latest_checkpoint(folder_.path());
+  EXPECT_THAT(aside.string(), testing::StartsWith(first_.string() + ".replaced-"));
+  EXPECT_EQ(checkpoint_location(first_), aside);
+  EXPECT_THAT(list_checkpoints(folder_.path()), testing::ElementsAre(aside));
+  EXPECT_THAT(verify_checkpoint(first_), IsEmpty());
+  EXPECT_EQ(inspect_checkpoint(first_).tensors.size(), tensors_.size());
+  EXPECT_EQ(load_error(first_, tensors_), kNoError) << "by the name that it had";
+  EXPECT_EQ(load_error(first_.string() + "/", tensors_), kNoError);
+  EXPECT_EQ(load_error(aside, tensors_), kNoError);
+  save_state(second_, newer_);
+  EXPECT_FALSE(has_leftovers(folder_.path()));
+  EXPECT_THAT(list_checkpoints(folder_.path()), testing::ElementsAre(first_, second_)) << "the next save puts it back";
+  EXPECT_EQ(load_error(first_, tensors_), kNoError);
+}
+
+TEST_F(CheckpointFaults, KilledBeforeTheOldOneIsDeleted) {
+  for (const char* faults : {"checkpoint.no_swap,checkpoint.swapped", "checkpoint.swapped"}) {
+    save_killed_at(first_, faults);
+    EXPECT_TRUE(has_leftovers(folder_.path())) << faults;
+    EXPECT_EQ(latest_checkpoint(folder_.path()), first_) << faults;
+    EXPECT_THAT(list_checkpoints(folder_.path()), testing::ElementsAre(first_)) << faults;
+    EXPECT_EQ(load_error(first_, newer_), kNoError) << faults;
+    save_state(first_, tensors_);
+    EXPECT_FALSE(has_leftovers(folder_.path())) << faults;
+    EXPECT_EQ(load_error(first_, tensors_), kNoError) << faults;
+  }
+}
+
+TEST_F(CheckpointFaults, ReplacesWithoutSwapping) {
+  save_killed_at(first_, "checkpoint.no_swap,checkpoint.replaced");
+  const int status = status_of_child([&] {
+    setenv("HYPER_PARALLEL_FAULT", "checkpoint.no_swap", 1);
+    for (const GlobalTensors* tensors : {&newer_, &tensors_, &newer_}) save_state(first_, *tensors);
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(has_leftovers(folder_.path()));
+  EXPECT_EQ(load_error(latest_checkpoint(folder_.path()), newer_), kNoError);
+}
+
+TEST_F(CheckpointFaults, FoldersOfOthersStay) {
+  fs::create_directory(folder_ / "notes.replaced-by-hand");
+  save_state(second_, newer_);
+  EXPECT_TRUE(fs::exists(folder_ / "notes.replaced-by-hand"));
+}
+
+// LATEST cannot be renamed over a folder; the checkpoint is complete, and no temporary file stays.
+TEST_F(CheckpointFaults, LatestCannotBeReplaced) {
+  fs::remove(folder_ / "LATEST");
+  fs::create_directories(folder_ / "LATEST/inside");
+  EXPECT_THAT(message_of<RuntimeError>([&] { save_state(second_, newer_); }), AllOf(HasSubstr("cannot rename "), HasSubstr("LATEST")));
+  EXPECT_FALSE(has_leftovers(folder_.path()));
+  EXPECT_EQ(load_error(second_, newer_), kNoError);
+}
+
+// The first file of three fits, the second does not.
+TEST_F(CheckpointFaults, ExportThatFailsKeepsTheEarlierOne) {
+  const fs::path model = folder_ / "model";
+  const auto tensors = [](int64_t size) { return NamedTensors{{"a", at::zeros({10})}, {"b", at::zeros({size})}, {"c", at::zeros({10})}}; };
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(model)) found.insert(entry.path().filename().string());
+    return found;
+  };
+  write_safetensors_folder(model, tensors(10), 40);
+  const std::set<std::string> before = names();
+  EXPECT_THAT(before, SizeIs(4));
+  const int status = status_of_child([&] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100'000, 100'000};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    EXPECT_THAT(message_of<RuntimeError>([&] { write_safetensors_folder(model, tensors(100'000), 40); }),
+                AllOf(HasSubstr("cannot write "), HasSubstr("model-00002-of-00003.safetensors"), HasSubstr("File too large")));
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(names(), before);
+  EXPECT_EQ(SafetensorsFolder(model).info("b").sizes, std::vector<int64_t>{10});
 }
 
 TEST_F(CheckpointFaults, LeftoversGoAtTheNextSave) {
@@ -160,7 +247,7 @@ TEST_F(CheckpointFaults, OneRankCannotWrite) {
   });
   EXPECT_EQ(status, 0);
   EXPECT_EQ(latest_checkpoint(folder_.path()), first_);
-  EXPECT_EQ(load_error(first_, tensors_), "");
+  EXPECT_EQ(load_error(first_, tensors_), kNoError);
 }
 
 // A file system of 1 MiB in a mount name space of its own, which ends with the child.
@@ -178,9 +265,9 @@ TEST_F(CheckpointFaults, DiskFull) {
                                HasSubstr(".safetensors: No space left on device")));
     EXPECT_FALSE(has_leftovers(disk));
     EXPECT_EQ(latest_checkpoint(disk), disk / "step-000001");
-    EXPECT_EQ(load_error(disk / "step-000001", tensors_), "");
+    EXPECT_EQ(load_error(disk / "step-000001", tensors_), kNoError);
     save_state(disk / "step-000002", newer_);
-    EXPECT_EQ(load_error(latest_checkpoint(disk), newer_), "");
+    EXPECT_EQ(load_error(latest_checkpoint(disk), newer_), kNoError);
   });
   if (WIFEXITED(status) && WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "this user may not mount; OneRankCannotWrite covers the path";
   EXPECT_EQ(status, 0);
@@ -256,20 +343,20 @@ TEST_F(CheckpointFaults, FilesOfAnotherCheckpoint) {
   save_state(second_, newer_);
   fs::copy_file(second_ / "rank-00001.safetensors", first_ / "rank-00001.safetensors", fs::copy_options::overwrite_existing);
   EXPECT_THAT(load_error(first_, tensors_), AllOf(HasSubstr("rank-00001.safetensors"), HasSubstr("damaged")));
-  EXPECT_EQ(load_error(second_, newer_), "");
+  EXPECT_EQ(load_error(second_, newer_), kNoError);
 }
 
 TEST_F(CheckpointFaults, LatestIsMissingOrWrong) {
   const auto error = [&] { return message_of<CheckpointError>([&] { latest_checkpoint(folder_.path()); }); };
   const fs::path latest = folder_ / "LATEST";
-  EXPECT_EQ(error(), "");
+  EXPECT_EQ(error(), kNoError);
   fs::remove(latest);
   EXPECT_THAT(error(), AllOf(HasSubstr("LATEST: no such file"), HasSubstr("complete checkpoints: [step-000001]")));
   write_text(latest, "step-000007\n");
   EXPECT_THAT(error(), AllOf(HasSubstr("names step-000007, which is missing"), HasSubstr("complete checkpoints: [step-000001]")));
   for (const std::string bad : {"", "\n", "../x\n", "..", std::string("a\0b", 3).c_str(), "a\nb\n"}) {
     write_text(latest, bad);
-    EXPECT_NE(error(), "") << bad;
+    EXPECT_NE(error(), kNoError) << bad;
   }
   write_text(latest, "step-000001\n");
   fs::remove(first_ / kCheckpointMetadataFile);

@@ -13,7 +13,8 @@
 #include <cstring>
 
 #include "hyper_parallel/base/error.h"
-#include "tests/distributed_checkpoint/support/temporary_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -124,7 +125,7 @@ TEST_F(Safetensors, RejectsDamagedHeaders) {
   EXPECT_THAT(open_error(raw_file("[1]", "")), HasSubstr("not a JSON object"));
   const auto with = [&](const std::string& entry, const std::string& data) { return open_error(raw_file("{\"x\":" + entry + "}", data)); };
   const std::string eight(8, 'd');
-  EXPECT_EQ(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", eight), "");
+  EXPECT_EQ(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", eight), "no error");
   EXPECT_THAT(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", "1234567"),
               AllOf(HasSubstr("truncated: expected"), HasSubstr("found")));
   EXPECT_THAT(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", eight + "x"), HasSubstr("1 bytes too long"));
@@ -188,6 +189,29 @@ TEST_F(Safetensors, RejectsWhatTheFormatLacks) {
               }),
               AllOf(HasSubstr("cannot create"), HasSubstr("none/a"), HasSubstr("No such file")));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+// A folder of that name is in the way of the last step.
+TEST_F(Safetensors, FailedRenamesLeaveNothing) {
+  namespace fs = std::filesystem;
+  const auto expect_nothing_but = [&](const fs::path& obstacle) {
+    EXPECT_TRUE(fs::exists(obstacle / "inside"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(obstacle.parent_path()), {}), 1);
+  };
+  const NamedTensors tensors{{"a", at::zeros({10})}, {"b", at::zeros({10})}};
+  const fs::path file = folder_ / "one/a.safetensors", part = folder_ / "two/model-00002-of-00002.safetensors";
+  fs::create_directories(file / "inside");
+  EXPECT_THAT(message_of<RuntimeError>([&] { write_safetensors(file, tensors); }),
+              AllOf(HasSubstr("cannot rename "), HasSubstr(file.string() + ": ")));
+  expect_nothing_but(file);
+  fs::create_directories(part / "inside");
+  EXPECT_THAT(message_of<RuntimeError>([&] { write_safetensors_folder(folder_ / "two", tensors, 40); }), HasSubstr(part.string() + ": "));
+  expect_nothing_but(part);
+  EXPECT_THAT(message_of<CheckpointError>([&] {
+                write_safetensors_folder(folder_ / "three", {tensors[0], tensors[0]}, 40);
+              }),
+              HasSubstr("\"a\" is given twice"));
+  EXPECT_FALSE(fs::exists(folder_ / "three"));
 }
 
 // The reference implementation reads ours and writes what we read; skipped where the project's environment lacks it.

@@ -28,9 +28,8 @@ OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
 }
 
 OutputFile::~OutputFile() {
-  if (descriptor_ < 0) return;
-  close(descriptor_);
-  unlink(path_.c_str());
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!is_kept_) unlink(path_.c_str());
 }
 
 void OutputFile::write(const void* data, size_t num_bytes) {
@@ -46,9 +45,15 @@ void OutputFile::write(const void* data, size_t num_bytes) {
   }
 }
 
-void OutputFile::sync_and_close() {
+void OutputFile::finish() {
   if (fsync(descriptor_) != 0) throw_io_error("sync", path_, errno);
   if (close(std::exchange(descriptor_, -1)) != 0) throw_io_error("close", path_, errno);
+}
+
+void OutputFile::rename_to(const fs::path& path) {
+  rename_durably(path_, path);
+  path_ = path;
+  keep();
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
@@ -106,11 +111,10 @@ void rename_durably(const fs::path& from, const fs::path& to) {
 }
 
 void write_file_atomically(const fs::path& path, std::string_view text) {
-  const fs::path temporary = temporary_name(path);
-  OutputFile file(temporary);
+  OutputFile file(temporary_name(path));
   file.write(text.data(), text.size());
-  file.sync_and_close();
-  rename_durably(temporary, path);
+  file.finish();
+  file.rename_to(path);
 }
 
 std::string read_file(const fs::path& path) {
@@ -118,11 +122,13 @@ std::string read_file(const fs::path& path) {
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.num_bytes())};
 }
 
-fs::path temporary_name(const fs::path& path) {
+fs::path unique_name(const fs::path& path, const char* mark) {
   static std::atomic<int> counter{0};
-  fs::path temporary = path;
-  temporary += str(".tmp-", getpid(), "-", counter++);
-  return temporary;
+  fs::path name = path;
+  name += str(mark, getpid(), "-", counter++);
+  return name;
 }
+
+fs::path temporary_name(const fs::path& path) { return unique_name(path, ".tmp-"); }
 
 }  // namespace hyper_parallel::detail
