@@ -228,6 +228,48 @@ at::Tensor RedistributePlan::run(const at::Tensor& local) const {
   return result;
 }
 
+std::vector<at::Tensor> run_together(std::span<const RedistributePlan* const> plans, std::vector<at::Tensor> locals) {
+  std::vector<size_t> next(plans.size(), 0);
+  const auto step_of = [&](size_t plan) { return next[plan] < plans[plan]->steps_.size() ? &plans[plan]->steps_[next[plan]] : nullptr; };
+  const auto use_of = [&](size_t plan) {
+    return detail::StepUse{step_of(plan), plans[plan]->specs_[next[plan]], plans[plan]->specs_[next[plan] + 1], locals[plan]};
+  };
+  const auto advance_alone = [&](size_t plan) {
+    for (const RedistributeStep* step = step_of(plan); step != nullptr && (step->kind == Kind::kSlice || step->kind == Kind::kKeepTerm);
+         step = step_of(plan)) {
+      const auto use = use_of(plan);
+      locals[plan] = detail::run_step(*step, use.before, use.after, use.local);
+      ++next[plan];
+    }
+  };
+  const auto together = [](const detail::StepUse& a, const detail::StepUse& b) {
+    if (a.step->kind != b.step->kind || a.step->axis != b.step->axis || a.before->dtype() != b.before->dtype()) return false;
+    if (!(a.before->mesh() == b.before->mesh()) || a.step->axis < 0) return false;
+    return !a.before->placement(a.step->axis).is_partial() ||
+           a.before->placement(a.step->axis).reduce == b.before->placement(b.step->axis).reduce;
+  };
+  while (true) {
+    std::vector<detail::StepUse> uses;
+    std::vector<size_t> owners;
+    for (size_t plan = 0; plan < plans.size(); ++plan) {
+      advance_alone(plan);
+      if (step_of(plan) == nullptr) continue;
+      const auto use = use_of(plan);
+      if (!uses.empty() && !together(uses[0], use)) continue;
+      uses.push_back(use);
+      owners.push_back(plan);
+    }
+    if (uses.empty()) return locals;
+    std::vector<detail::StepUse*> pointers;
+    for (auto& use : uses) pointers.push_back(&use);
+    detail::run_steps_together(pointers);
+    for (size_t index = 0; index < owners.size(); ++index) {
+      locals[owners[index]] = uses[index].local;
+      ++next[owners[index]];
+    }
+  }
+}
+
 std::string RedistributePlan::to_string() const {
   std::string text;
   for (const auto& step : steps_) {

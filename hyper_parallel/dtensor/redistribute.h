@@ -49,6 +49,7 @@ class RedistributePlan {
 
  private:
   friend class PlanBuilder;
+  friend std::vector<at::Tensor> run_together(std::span<const RedistributePlan* const> plans, std::vector<at::Tensor> locals);
   const Spec* from_ = nullptr;
   const Spec* to_ = nullptr;
   std::vector<RedistributeStep> steps_;
@@ -58,6 +59,10 @@ class RedistributePlan {
 // Throws LayoutError if meshes, shapes or dtypes differ, or if the target asks for Partial where `from` is not Partial in the same way.
 // The plan belongs to the calling thread's cache and lives as long as the thread.
 const RedistributePlan& redistribute_plan(const Spec* from, const Spec* to, AllowPartial allow_partial = AllowPartial::kNo);
+
+// Runs several plans at once, the same ones on every rank: steps of one kind over one group, dtype and reduction share one collective.
+// `locals[i]` is plans[i]'s input; results may alias them, as in run_aliasing.
+std::vector<at::Tensor> run_together(std::span<const RedistributePlan* const> plans, std::vector<at::Tensor> locals);
 
 // `from` with other placements; strides contiguous unless nothing changes.
 const Spec* with_placements(const Spec* from, const std::vector<Placement>& placements);

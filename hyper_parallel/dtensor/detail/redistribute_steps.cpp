@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -111,18 +112,25 @@ at::Tensor all_to_all(const RedistributeStep& step, const Spec* before, const Sp
   return join_parts(before, after->local_shape(), step.axis, outputs).contiguous();
 }
 
+// Sums of complex numbers are sums of their parts. Shares memory with a tensor that isn't lazily conjugated.
+at::Tensor as_summed(const at::Tensor& tensor, ReduceOp reduce) {
+  const bool parts = tensor.is_complex() && (reduce == ReduceOp::kSum || reduce == ReduceOp::kAvg);
+  return parts ? at::view_as_real(tensor.resolve_conj()) : tensor;
+}
+
 at::Tensor reduce_scatter(const RedistributeStep& step, const Spec* before, const Spec* after, const at::Tensor& local) {
   const at::Tensor result = empty_like_local(local, after->local_shape());
-  before->mesh()
-      .group(step.axis)
-      .reduce_scatter(result, parts_for_all(after, step.axis, local), before->placement(step.axis).reduce)
-      .wait();
+  const ReduceOp reduce = before->placement(step.axis).reduce;
+  Tensors parts = parts_for_all(after, step.axis, local);
+  for (at::Tensor& part : parts) part = as_summed(part, reduce);
+  before->mesh().group(step.axis).reduce_scatter(as_summed(result, reduce), parts, reduce).wait();
   return result;
 }
 
 at::Tensor all_reduce(const RedistributeStep& step, const Spec* before, const at::Tensor& local) {
   at::Tensor result = local.clone(at::MemoryFormat::Contiguous);
-  before->mesh().group(step.axis).all_reduce(result, before->placement(step.axis).reduce).wait();
+  const ReduceOp reduce = before->placement(step.axis).reduce;
+  before->mesh().group(step.axis).all_reduce(as_summed(result, reduce), reduce).wait();
   return result;
 }
 
@@ -194,7 +202,98 @@ at::Tensor move_boxes(const Spec* before, const Spec* after, const at::Tensor& l
   return result;
 }
 
+// ---- several tensors in one collective: the flat parts for (or from) one rank lie one after another
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.contiguous().view({-1}); }
+
+// Cuts `buffer` into tensors of these shapes.
+Tensors cut(const at::Tensor& buffer, const std::vector<Shape>& shapes) {
+  Tensors parts;
+  int64_t position = 0;
+  for (const Shape& shape : shapes) {
+    const int64_t numel = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    parts.push_back(buffer.narrow(0, position, numel).view(shape));
+    position += numel;
+  }
+  return parts;
+}
+
+at::Tensor buffer_for(const std::vector<Shape>& shapes, const at::Tensor& model) {
+  int64_t numel = 0;
+  for (const Shape& shape : shapes) numel += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  return at::empty({numel}, model.options());
+}
+
+using Uses = std::span<StepUse* const>;
+
+// What rank `index` of the axis gives to an all-gather, or to this rank in an all-to-all.
+Shape shape_from(const StepUse& use, int64_t index) {
+  Shape shape = peer_shape(use.before, use.step->axis, index);
+  if (use.step->kind != RedistributeStep::Kind::kAllToAll) return shape;
+  Shape after = use.after->local_shape();
+  after[use.step->from_dim] = shape[use.step->from_dim];
+  return after;
+}
+
+void gather_together(Uses uses, const ProcessGroup& group, bool all_to_all) {
+  const at::Tensor& model = uses[0]->local;
+  Tensors inputs, outputs;
+  std::vector<std::vector<Shape>> shapes(group.size());
+  for (int index = 0; index < group.size(); ++index) {
+    Tensors parts;
+    for (const StepUse* use : uses) {
+      shapes[index].push_back(shape_from(*use, index));
+      if (all_to_all || index == 0)
+        parts.push_back(flat(all_to_all ? part_for(use->after, use->step->axis, use->local, index) : use->local));
+    }
+    if (!parts.empty()) inputs.push_back(at::cat(parts, 0));
+    outputs.push_back(buffer_for(shapes[index], model));
+  }
+  all_to_all ? group.all_to_all(outputs, inputs).wait() : group.all_gather(outputs, inputs[0]).wait();
+  std::vector<Tensors> parts(uses.size());
+  for (int index = 0; index < group.size(); ++index) {
+    const Tensors pieces = cut(outputs[index], shapes[index]);
+    for (size_t use = 0; use < uses.size(); ++use) parts[use].push_back(pieces[use]);
+  }
+  for (size_t use = 0; use < uses.size(); ++use)
+    uses[use]->local = join_parts(uses[use]->before, uses[use]->after->local_shape(), uses[use]->step->axis, parts[use])
+                           .clone(at::MemoryFormat::Contiguous);
+}
+
+void reduce_together(Uses uses, const ProcessGroup& group, bool scatter) {
+  const ReduceOp reduce = uses[0]->before->placement(uses[0]->step->axis).reduce;
+  std::vector<Shape> shapes;
+  for (const StepUse* use : uses) shapes.push_back(use->after->local_shape());
+  const at::Tensor result = buffer_for(shapes, uses[0]->local);
+  Tensors inputs;
+  for (int index = 0; index < (scatter ? group.size() : 1); ++index) {
+    Tensors parts;
+    for (const StepUse* use : uses) parts.push_back(flat(scatter ? part_for(use->after, use->step->axis, use->local, index) : use->local));
+    inputs.push_back(scatter ? as_summed(at::cat(parts, 0), reduce) : at::cat(parts, 0));
+  }
+  if (scatter)
+    group.reduce_scatter(as_summed(result, reduce), inputs, reduce).wait();
+  else
+    group.all_reduce(as_summed(inputs[0], reduce), reduce).wait();
+  const Tensors parts = cut(scatter ? result : inputs[0], shapes);
+  for (size_t use = 0; use < uses.size(); ++use) uses[use]->local = parts[use].clone();
+}
+
 }  // namespace
+
+void run_steps_together(std::span<StepUse* const> uses) {
+  using Kind = RedistributeStep::Kind;
+  const RedistributeStep& step = *uses[0]->step;
+  if (uses.size() == 1 || step.kind == Kind::kMoveBoxes) {
+    for (StepUse* use : uses) use->local = run_step(*use->step, use->before, use->after, use->local);
+    return;
+  }
+  const ProcessGroup& group = uses[0]->before->mesh().group(step.axis);
+  if (step.kind == Kind::kAllGather || step.kind == Kind::kAllToAll)
+    gather_together(uses, group, step.kind == Kind::kAllToAll);
+  else
+    reduce_together(uses, group, step.kind == Kind::kReduceScatter);
+}
 
 at::Tensor run_step(const RedistributeStep& step, const Spec* before, const Spec* after, const at::Tensor& local) {
   using Kind = RedistributeStep::Kind;

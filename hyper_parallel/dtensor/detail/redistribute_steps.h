@@ -9,4 +9,12 @@ namespace hyper_parallel::detail {
 
 at::Tensor run_step(const RedistributeStep& step, const Spec* before, const Spec* after, const at::Tensor& local);
 
+// Steps of one kind over one group, on tensors of one dtype (and one reduction): their data goes through one collective.
+struct StepUse {
+  const RedistributeStep* step;
+  const Spec *before, *after;
+  at::Tensor local;  // replaced by the result
+};
+void run_steps_together(std::span<StepUse* const> uses);
+
 }  // namespace hyper_parallel::detail
