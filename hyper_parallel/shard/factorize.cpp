@@ -8,12 +8,7 @@
 namespace hyper_parallel {
 namespace {
 
-int num_tensor_returns(const OpCall& call) {
-  int count = 0;
-  for (const auto& result : call.op->schema().returns())
-    count += result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
-  return count;
-}
+bool is_whole_tensor(const NotationTensor& notation) { return !notation.empty() && notation[0].factor == "_"; }
 
 // Names factors; "..." dims are counted from the right, so that they broadcast like numpy's.
 class FactorTable {
@@ -24,13 +19,18 @@ class FactorTable {
     auto [found, fresh] = ids_.try_emplace(name, -1);
     if (fresh) {
       found->second = result_.add_factor(size);
+      may_grow_.push_back(may_broadcast);
       result_.factors.back().whole = name.size() == 1 && std::isupper(name[0]);
       return found->second;
     }
     int64_t& known = result_.factors[found->second].size;
-    if (known == size) return found->second;
-    if (known == 1 && may_broadcast) {
+    if (known == size) {
+      may_grow_[found->second] = may_grow_[found->second] && may_broadcast;
+      return found->second;
+    }
+    if (known == 1 && (may_broadcast || may_grow_[found->second])) {
       known = size;
+      may_grow_[found->second] = may_broadcast;
       return found->second;
     }
     if (size == 1 && may_broadcast) return found->second;
@@ -43,6 +43,7 @@ class FactorTable {
   }
 
   void bind(const NotationTensor& full, const Shape& sizes) {
+    if (is_whole_tensor(full)) return;
     const NotationTensor notation = without_missing(full, sizes.size());
     const bool leading = !notation.empty() && notation[0].factor == "...";
     const size_t named = notation.size() - leading;
@@ -58,6 +59,7 @@ class FactorTable {
 
   // After all tensors are bound: the factor of each dim, none where the tensor broadcasts.
   std::vector<int> factors_of(const NotationTensor& full, const Shape& sizes) const {
+    if (is_whole_tensor(full)) return std::vector<int>(sizes.size(), Factorization::kNone);
     const NotationTensor notation = without_missing(full, sizes.size());
     const bool leading = !notation.empty() && notation[0].factor == "...";
     const size_t batch = sizes.size() - (notation.size() - leading);
@@ -90,10 +92,11 @@ class FactorTable {
   const OpCall& call_;
   Factorization& result_;
   std::map<std::string, int> ids_;
+  std::vector<bool> may_grow_;  // factors that only tensors have whose dim may be of size 1
   size_t batch_dims_ = 0;
 };
 
-void apply_notation(const Notation& notation, const OpCall& call, ReduceOp reduce, Factorization& result) {
+void apply_notation(const Notation& notation, const OpCall& call, std::optional<ReduceOp> reduce, Factorization& result) {
   if (call.tensors.size() != notation.inputs.size())
     call.fail(str("the call has ", call.tensors.size(), " tensor arguments, the rule ", notation.inputs.size()));
   FactorTable table(call, result);
@@ -102,18 +105,23 @@ void apply_notation(const Notation& notation, const OpCall& call, ReduceOp reduc
   for (size_t index = 0; index < call.tensors.size(); ++index)
     result.inputs.push_back(call.tensors[index].present ? table.factors_of(notation.inputs[index], call.tensors[index].sizes)
                                                         : std::vector<int>());
-  for (const auto& output : notation.outputs) result.outputs.push_back(table.output_factors(output));
+  for (const auto& output : notation.outputs) {
+    result.opaque.push_back(is_whole_tensor(output));
+    result.outputs.push_back(result.opaque.back() ? std::vector<int>() : table.output_factors(output));
+  }
   for (size_t factor = 0; factor < result.factors.size(); ++factor) {
-    const bool everywhere = std::all_of(result.outputs.begin(), result.outputs.end(), [&](const auto& output) {
-      return std::find(output.begin(), output.end(), int(factor)) != output.end();
-    });
+    bool everywhere = true;
+    for (size_t output = 0; output < result.outputs.size(); ++output) {
+      const auto& dims = result.outputs[output];
+      everywhere &= result.opaque[output] || std::find(dims.begin(), dims.end(), int(factor)) != dims.end();
+    }
     if (!everywhere) result.factors[factor].reduce = reduce;
   }
 }
 
 void apply_pointwise(const OpCall& call, Factorization& result) {
   const NotationTensor all{{"...", true}};
-  apply_notation({std::vector<NotationTensor>(call.tensors.size(), all), std::vector<NotationTensor>(num_tensor_returns(call), all)}, call,
+  apply_notation({std::vector<NotationTensor>(call.tensors.size(), all), std::vector<NotationTensor>(call.num_outputs(), all)}, call,
                  ReduceOp::kSum, result);
   result.elementwise = true;
   const Shape* shape = nullptr;
@@ -149,15 +157,43 @@ void apply_reduce(const OpRow& row, const OpCall& call, Factorization& result) {
     input.push_back(result.add_factor(sizes[dim]));
     if (reduced[dim]) {
       result.factors.back().reduce = row.reduce;
-      result.factors.back().non_empty = row.reduce == ReduceOp::kMax || row.reduce == ReduceOp::kMin;
+      result.factors.back().whole = !row.reduce;
+      result.factors.back().non_empty = !row.empty.value_or(false) && (row.reduce == ReduceOp::kMax || row.reduce == ReduceOp::kMin);
       if (keep) output.push_back(Factorization::kNone);
     } else
       output.push_back(input.back());
   }
-  result.elementwise = std::all_of(reduced.begin(), reduced.end(), [](bool one) { return one; }) && !keep;
+  result.elementwise = row.reduce && std::all_of(reduced.begin(), reduced.end(), [](bool one) { return one; }) && !keep;
   result.inputs = {input};
   result.inputs.resize(call.tensors.size());
-  result.outputs = {output};
+  result.outputs.assign(call.num_outputs(), output);
+}
+
+void apply_replicate(const OpCall& call, bool dynamic, Factorization& result) {
+  for (const TensorUse& use : call.tensors) result.inputs.emplace_back(use.sizes.size(), Factorization::kNone);
+  result.outputs.resize(call.num_outputs());
+  result.opaque.assign(call.num_outputs(), true);
+  result.deferred = true;
+  result.dynamic = dynamic;
+}
+
+// Such dims are not factors at all: the op may change their size.
+void make_whole(const std::string& argument, const OpCall& call, Factorization& result) {
+  const auto& factors = result.inputs[0];
+  const c10::IValue& value = call[argument];
+  Shape dims = value.isInt() ? Shape{value.toInt()} : value.isNone() ? Shape() : value.toIntVector();
+  if (dims.empty() && !value.isInt())
+    for (size_t dim = 0; dim < factors.size(); ++dim) dims.push_back(int64_t(dim));
+  result.elementwise = false;
+  const auto remove = [](std::vector<int>& from, int factor) { std::replace(from.begin(), from.end(), factor, Factorization::kNone); };
+  for (int64_t dim : dims) {
+    const int64_t index = wrapped_dim(dim, factors.size());
+    if (index < 0 || index >= int64_t(factors.size()) || factors[index] < 0) continue;
+    const int factor = factors[index];
+    result.factors[factor].whole = true;
+    for (auto& input : result.inputs) remove(input, factor);
+    for (auto& output : result.outputs) remove(output, factor);
+  }
 }
 
 }  // namespace
@@ -165,11 +201,17 @@ void apply_reduce(const OpRow& row, const OpCall& call, Factorization& result) {
 Factorization factorize(const OpRow& row, const OpCall& call) {
   Factorization result;
   result.terms = row.terms;
-  switch (row.kind) {
+  switch (row.kind == OpRow::Kind::kForeach ? row.each : row.kind) {
     case OpRow::Kind::kNotation:
       apply_notation(row.notation, call, row.reduce, result);
       break;
+    case OpRow::Kind::kReplicate:
+    case OpRow::Kind::kDynamic:
+      apply_replicate(call, row.kind == OpRow::Kind::kDynamic, result);
+      break;
     case OpRow::Kind::kForeach:
+    case OpRow::Kind::kOut:
+    case OpRow::Kind::kInplaceView:
     case OpRow::Kind::kPointwise:
       apply_pointwise(call, result);
       break;
@@ -180,12 +222,9 @@ Factorization factorize(const OpRow& row, const OpCall& call) {
       row.function(call, result);
       break;
   }
-  if (!row.whole.empty()) {
-    const size_t dims = call.tensors[0].sizes.size();
-    const int64_t dim = wrapped_dim(call[row.whole].toInt(), dims);
-    if (dim >= 0 && dim < int64_t(dims) && result.inputs[0][dim] >= 0) result.factors[result.inputs[0][dim]].whole = true;
-  }
-  if (!row.whole.empty()) result.elementwise = false;
+  if (!row.whole.empty()) make_whole(row.whole, call, result);
+  if (row.empty == false)
+    for (Factor& factor : result.factors) factor.non_empty = true;
   return result;
 }
 
@@ -198,6 +237,20 @@ int OpCall::argument(const std::string& argument_name) const {
   const auto index = op->schema().argumentIndexWithName(argument_name);
   HYPER_PARALLEL_CHECK(index, name(), " has no argument ", argument_name);
   return *index;
+}
+
+int OpCall::tensor(const std::string& argument_name) const {
+  const int wanted = argument(argument_name);
+  for (size_t index = 0; index < tensors.size(); ++index)
+    if (tensors[index].argument == wanted) return int(index);
+  fail("no tensor in " + argument_name);
+}
+
+size_t OpCall::num_outputs() const {
+  size_t count = 0;
+  for (const auto& result : op->schema().returns())
+    count += result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  return count;
 }
 
 void OpCall::fail(const std::string& why) const {

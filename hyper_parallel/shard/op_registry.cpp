@@ -51,41 +51,55 @@ class RowParser {
       row_.whole = value.as<std::string>();
     else if (key == "keep")
       row_.keep = value.as<std::vector<std::string>>();
-    else if (key == "like")
-      row_.like = value.as<std::vector<int>>();
+    else if (key == "writes")
+      row_.writes = value.as<std::vector<std::string>>();
+    else if (key == "reads")
+      row_.reads = value.as<std::vector<std::string>>();
+    else if (key == "plain")
+      row_.plain = value.as<std::vector<std::string>>();
+    else if (key == "empty")
+      row_.empty = value.as<bool>();
+    else if (key == "each")
+      row_.each = parse_kind(value.as<std::string>());
     else if (key == "doc")
       row_.doc = value.as<std::string>();
     else if (key == "example")
       row_.example = value.as<std::string>();
     else
-      fail(str("unknown key `", key, "` (allowed: rule, linear, reduce, whole, keep, like, doc, example)"));
+      fail(str("unknown key `", key, "` (allowed: rule, each, linear, reduce, whole, empty, keep, writes, reads, plain, doc, example)"));
   }
 
   void parse_rule(const std::string& text) {
     row_.rule = text;
+    row_.kind = parse_kind(text);
+    if (row_.each == OpRow::Kind::kForeach) fail("each: \"foreach\" (allowed: pointwise, reduce, factor notation)");
+  }
+
+  OpRow::Kind parse_kind(const std::string& text) {
     using Kind = OpRow::Kind;
     if (const auto arrow = text.find("->"); arrow != std::string::npos) {
-      row_.kind = Kind::kNotation;
-      row_.notation.inputs = parse_tensors(text.substr(0, arrow));
-      row_.notation.outputs = parse_tensors(text.substr(arrow + 2));
-      check_outputs();
-      return;
+      row_.notation.inputs = parse_tensors(text.substr(0, arrow), text);
+      row_.notation.outputs = parse_tensors(text.substr(arrow + 2), text);
+      check_outputs(text);
+      return Kind::kNotation;
     }
-    row_.kind = text == "pointwise" ? Kind::kPointwise
-                : text == "reduce"  ? Kind::kReduce
-                : text == "foreach" ? Kind::kForeach
-                                    : Kind::kFunction;
-    if (row_.kind != Kind::kFunction) return;
+    static const std::map<std::string, Kind> words{{"pointwise", Kind::kPointwise},
+                                                   {"reduce", Kind::kReduce},
+                                                   {"foreach", Kind::kForeach},
+                                                   {"replicate", Kind::kReplicate},
+                                                   {"dynamic", Kind::kDynamic}};
+    if (const auto word = words.find(text); word != words.end()) return word->second;
     const auto found = rule_functions().find(text);
     if (found == rule_functions().end()) {
-      std::vector<std::string> known{"pointwise", "reduce", "foreach"};
+      std::vector<std::string> known{"pointwise", "reduce", "foreach", "replicate", "dynamic"};
       for (const auto& [name, function] : rule_functions()) known.push_back(name);
       fail(str("no rule function `", text, "` (known: ", join(known, ", "), ", or notation with `->`)"));
     }
     row_.function = found->second;
+    return Kind::kFunction;
   }
 
-  std::vector<NotationTensor> parse_tensors(const std::string& text) const {
+  std::vector<NotationTensor> parse_tensors(const std::string& text, const std::string& rule) const {
     std::vector<NotationTensor> tensors;
     for (const auto& group : split(text, ',')) {
       NotationTensor tensor;
@@ -93,9 +107,10 @@ class RowParser {
       for (std::string word; words >> word;) {
         NotationDim dim{word, word.back() == '?'};
         if (dim.broadcast) dim.factor.pop_back();
-        const bool letter = dim.factor.size() == 1 && (std::isalpha(dim.factor[0]) || dim.factor == "1");
+        const bool letter = dim.factor.size() == 1 && (std::isalpha(dim.factor[0]) || dim.factor == "1" || dim.factor == "_");
         if (!letter && dim.factor != "...")
-          fail(str("`", word, "` in \"", row_.rule, "\" (allowed: one letter, a letter and `?`, `1`, `...`)"));
+          fail(str("`", word, "` in \"", rule, "\" (allowed: one letter, a letter and `?`, `1`, `...`, `_`)"));
+        if (!tensor.empty() && (dim.factor == "_" || tensor[0].factor == "_")) fail(str("`_` must stand alone in \"", group, "\""));
         if (dim.factor == "..." && !tensor.empty()) fail(str("`...` must come first in \"", group, "\""));
         tensor.push_back(dim);
       }
@@ -104,13 +119,13 @@ class RowParser {
     return tensors;
   }
 
-  void check_outputs() const {
+  void check_outputs(const std::string& rule) const {
     for (const auto& output : row_.notation.outputs)
       for (const auto& dim : output) {
-        bool known = dim.factor == "1";
+        bool known = dim.factor == "1" || dim.factor == "_";
         for (const auto& input : row_.notation.inputs)
           known |= std::any_of(input.begin(), input.end(), [&](const auto& other) { return other.factor == dim.factor; });
-        if (!known) fail(str("output factor `", dim.factor, "` is in no input of \"", row_.rule, "\""));
+        if (!known) fail(str("output factor `", dim.factor, "` is in no input of \"", rule, "\""));
       }
   }
 
@@ -128,12 +143,13 @@ class RowParser {
   }
 
   void parse_reduce(const std::string& text) {
+    if (text == "none") return row_.reduce.reset();
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd})
       if (text == name_of(op)) {
         row_.reduce = op;
         return;
       }
-    fail(str("reduce: \"", text, "\" (allowed: sum, avg, min, max, prod)"));
+    fail(str("reduce: \"", text, "\" (allowed: sum, avg, min, max, prod, none)"));
   }
 
   OpRow row_;
@@ -168,14 +184,21 @@ void parse_op_rows(std::string_view text, const std::string& file, std::map<std:
   }
 }
 
-const std::map<std::string, OpRow>& op_rows() {
-  static const auto& rows = *[] {
+namespace detail {
+
+std::map<std::string, OpRow>& mutable_op_rows() {
+  static auto& rows = *[] {
     auto* parsed = new std::map<std::string, OpRow>;
-    for (const auto& file : detail::embedded_op_files()) parse_op_rows(file.text, file.name, *parsed);
+    for (const auto& file : embedded_op_files()) parse_op_rows(file.text, file.name, *parsed);
+    add_other_forms(*parsed);
     return parsed;
   }();
   return rows;
 }
+
+}  // namespace detail
+
+const std::map<std::string, OpRow>& op_rows() { return detail::mutable_op_rows(); }
 
 std::vector<std::string> registered_ops() {
   std::vector<std::string> names;

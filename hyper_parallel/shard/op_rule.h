@@ -43,7 +43,10 @@ struct OpCall {
 
   std::string name() const;
   int argument(const std::string& argument_name) const;  // its index; InternalError if the schema lacks it
+  bool has(const std::string& argument_name) const { return op->schema().argumentIndexWithName(argument_name).has_value(); }
   const c10::IValue& operator[](const std::string& argument_name) const { return arguments[argument(argument_name)]; }
+  int tensor(const std::string& argument_name) const;    // the index in `tensors` of a tensor argument (of a list: of its first)
+  size_t num_outputs() const;                            // returned tensors; a returned list counts once
   [[noreturn]] void fail(const std::string& why) const;  // LayoutError with the op and all argument specs
 };
 
@@ -53,6 +56,7 @@ struct Factor {
   std::optional<ReduceOp> reduce = {};  // of outputs that lack it; without it they must have it for the factor to be sharded
   bool even = false;                    // only when the sharding ranks divide `size`: one dim of several that a view merges
   bool non_empty = false;               // only when every rank gets an element (max of nothing is an error)
+  bool contiguous = false;              // a rank's part must be one interval: never StridedShard
 };
 
 struct OutputValue {
@@ -69,10 +73,14 @@ struct Factorization {
   std::vector<std::vector<int>> inputs;   // per tensor of the call: the factor of each dim, kNone where it has size 1 or stays whole
   std::vector<std::vector<int>> outputs;  // per returned tensor
   std::vector<std::vector<int>> terms;    // linear ops: the op is a sum of these products of inputs, e.g. {{0}, {1, 2}} for addmm
-  std::vector<OutputValue> values;        // of the outputs; empty: the op is run on meta tensors
+  std::vector<OutputValue> values;        // of the outputs; empty: the op is run on meta tensors, or `deferred`
+  bool deferred = false;                  // outputs take dtype, and the size of dims without a factor, from the local results
+  bool dynamic = false;                   // output shapes depend on values: all inputs and outputs replicated, nothing cached
+  std::vector<bool> opaque;               // outputs that depend on no factor (a random state): always replicated
   bool elementwise = false;               // same shape in and out, position by position: RaggedShard may pass
   int local_shape_argument = -1;          // an int list that is replaced by the first output's local shape
   bool share_local = false;               // the output is the input's local tensor itself (detach)
+  bool writes_nothing = false;            // a call of an op that may write to arguments, but doesn't this time
   LocalCall local_call = nullptr;
   std::vector<int64_t> numbers;  // for local_call
   // A rule that decides by itself: placements that inputs must have and outputs get; factors are then ignored.

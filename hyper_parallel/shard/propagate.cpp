@@ -32,10 +32,10 @@ class AxisChooser {
   Candidate choose(int axis) {
     axis_ = axis;
     best_cost_ = kImpossible;
-    reduces_target_ = false;
+    target_ = Target::kKeeps;
     offer_all();
-    if (best_cost_ == kImpossible && current(written_).is_partial()) {
-      reduces_target_ = true;
+    if (best_cost_ == kImpossible) {
+      target_ = Target::kMoves;
       offer_all();
     }
     if (best_cost_ == kImpossible)
@@ -47,6 +47,7 @@ class AxisChooser {
 
  private:
   static constexpr double kImpossible = std::numeric_limits<double>::infinity();
+  enum class Target : uint8_t { kKeeps, kMoves };
 
   void offer_all() {
     offer(all(replicate()));
@@ -59,7 +60,8 @@ class AxisChooser {
   bool keeps_target(const Candidate& candidate) const {
     if (written_ < 0) return true;
     const Placement& wanted = candidate.inputs[written_];
-    return (reduces_target_ || wanted == current(written_)) && (candidate.outputs.empty() || candidate.outputs[0] == wanted);
+    if (target_ == Target::kMoves && wanted.is_partial()) return false;
+    return (target_ == Target::kMoves || wanted == current(written_)) && (candidate.outputs.empty() || candidate.outputs[0] == wanted);
   }
 
   const Placement& current(size_t input) const {
@@ -115,7 +117,8 @@ class AxisChooser {
     for (size_t input = 0; input < rule_.inputs.size(); ++input) {
       if (!has_factor(rule_.inputs[input], factor)) continue;
       const Placement& now = current(input);
-      if (now.kind == Placement::Kind::kStridedShard && now.dim == dim_of(rule_.inputs[input], factor) && !rule_.factors[factor].even)
+      const Factor& about = rule_.factors[factor];
+      if (now.kind == Placement::Kind::kStridedShard && now.dim == dim_of(rule_.inputs[input], factor) && !about.even && !about.contiguous)
         kinds.push_back(now);
     }
     for (const Placement& kind : kinds) offer_sharded(factor, kind);
@@ -132,6 +135,7 @@ class AxisChooser {
     }
     if (!in_any_input) return;
     for (size_t output = 0; output < rule_.outputs.size(); ++output) {
+      if (output < rule_.opaque.size() && rule_.opaque[output]) continue;
       if (has_factor(rule_.outputs[output], factor)) {
         candidate.outputs[output] = kind;
         candidate.outputs[output].dim = dim_of(rule_.outputs[output], factor);
@@ -193,7 +197,7 @@ class AxisChooser {
   Candidate best_;
   double best_cost_ = 0;
   int best_factor_ = -1;
-  bool reduces_target_ = false;
+  Target target_ = Target::kKeeps;
 };
 
 Factorization::Decision decide(const OpCall& call, const Factorization& rule, int written) {
@@ -223,6 +227,12 @@ c10::IValue meta_value(const c10::IValue& value) {
     for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(meta_like(tensor));
     return list;
   }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& item : value.toListRef())
+      list.push_back(item.isTensor() && item.toTensor().defined() ? std::optional(meta_like(item.toTensor())) : std::nullopt);
+    return list;
+  }
   if (value.isDevice()) return c10::IValue(c10::Device(at::kMeta));
   return value;
 }
@@ -237,30 +247,22 @@ void append_values(const c10::IValue& result, std::vector<OutputValue>& values) 
     values.push_back({});
 }
 
-// Tensors without dims count only where all are so, as in type promotion.
-at::ScalarType promoted_dtype(const OpRow& row, const OpCall& call) {
-  std::optional<at::ScalarType> with_dims, without;
-  for (int index : row.like.empty() ? std::vector<int>{0} : row.like) {
-    const TensorUse& use = call.tensors.at(index);
-    auto& dtype = use.sizes.empty() ? without : with_dims;
-    dtype = dtype ? c10::promoteTypes(*dtype, use.dtype) : use.dtype;
+// For ops without a meta kernel (relu), foreach ops, and where shapes depend on values.
+void defer_outputs(const Factorization& rule, const Factorization::Decision& decision, Propagation& result) {
+  result.deferred = true;
+  result.dynamic = rule.dynamic;
+  HYPER_PARALLEL_CHECK(rule.local_shape_argument < 0, "an output of unknown shape that sets a shape argument");
+  for (size_t output = 0; output < decision.outputs.size(); ++output) {
+    DeferredOutput& about = result.deferred_outputs.emplace_back();
+    about.placements = decision.outputs[output];
+    about.local_shape = (output < rule.opaque.size() && rule.opaque[output]) || output >= rule.outputs.size();
+    if (!about.local_shape)
+      for (int factor : rule.outputs[output]) about.sizes.push_back(factor < 0 ? -1 : rule.factors[factor].size);
   }
-  return with_dims ? *with_dims : *without;
 }
 
-// For ops without a meta kernel (relu): sizes by factors.
-std::vector<OutputValue> values_by_factors(const OpRow& row, const OpCall& call, const Factorization& rule) {
-  std::vector<OutputValue> values;
-  for (const auto& output : rule.outputs) {
-    auto& value = values.emplace_back();
-    value.dtype = promoted_dtype(row, call);
-    for (int factor : output) value.sizes.push_back(factor < 0 ? 1 : rule.factors[factor].size);
-    if (call.tensors[0].spec && call.tensors[0].sizes == value.sizes) value.strides = call.tensors[0].spec->strides();
-  }
-  return values;
-}
-
-std::vector<OutputValue> output_values(const OpRow& row, const OpCall& call, const Factorization& rule) {
+// Empty: the op has no meta kernel.
+std::vector<OutputValue> output_values(const OpCall& call, const Factorization& rule) {
   if (!rule.values.empty()) return rule.values;
   std::vector<OutputValue> values;
   Stack stack;
@@ -269,13 +271,34 @@ std::vector<OutputValue> output_values(const OpRow& row, const OpCall& call, con
     c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
     call.op->callBoxed(&stack);
   } catch (const c10::NotImplementedError&) {
-    return values_by_factors(row, call, rule);
+    return {};
   }
   for (const c10::IValue& result : stack) append_values(result, values);
   return values;
 }
 
-void plan_inputs(const OpCall& call, const Factorization::Decision& decision, Propagation& result) {
+bool names(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+bool is_written(const OpRow& row, const c10::Argument& argument) {
+  return (writes_to(argument) && !names(row.reads, argument.name())) || names(row.writes, argument.name());
+}
+
+void plan_written(const OpCall& call, const TensorUse& use, const Spec* wanted, const RedistributePlan& plan, bool is_target,
+                  Propagation& result) {
+  const std::string& name = call.op->schema().arguments()[use.argument].name();
+  if (!use.spec->has_partial()) {
+    result.plans.push_back({use.argument, use.list_index, &plan});
+    result.write_backs.push_back({use.argument, use.list_index, &redistribute_plan(wanted, use.spec)});
+  } else if (is_target && use.list_index < 0)
+    result.reduce_target = &plan;
+  else
+    call.fail(str("writes to ", name, ", which is Partial; call reduce_partial() first"));
+}
+
+void plan_inputs(const OpRow& row, const OpCall& call, const Factorization& rule, const Factorization::Decision& decision, int target,
+                 Propagation& result) {
   for (size_t input = 0; input < call.tensors.size(); ++input) {
     const TensorUse& use = call.tensors[input];
     if (use.spec == nullptr) {
@@ -290,14 +313,11 @@ void plan_inputs(const OpCall& call, const Factorization::Decision& decision, Pr
     const Spec* wanted = with_placements(use.spec, decision.inputs[input]);
     result.inputs.push_back(wanted);
     if (wanted == use.spec) continue;
-    const bool written = writes_to(call.op->schema().arguments()[use.argument]);
-    if (written && (use.list_index >= 0 || !use.spec->has_partial()))
-      call.fail(str("writes to ", call.op->schema().arguments()[use.argument].name(), ", which would have to become ",
-                    to_string(wanted->placements()), " first; redistribute it"));
     const RedistributePlan& plan = redistribute_plan(use.spec, wanted, AllowPartial::kYes);
     result.cost_us += plan.cost_us();
-    if (written)
-      result.reduce_target = &plan;
+    result.bytes_sent += plan.bytes_sent();
+    if (!rule.writes_nothing && is_written(row, call.op->schema().arguments()[use.argument]))
+      plan_written(call, use, wanted, plan, int(input) == target, result);
     else
       result.plans.push_back({use.argument, use.list_index, &plan});
   }
@@ -311,11 +331,15 @@ struct OpFacts {
 OpFacts facts_of(const c10::OperatorHandle& op) {
   OpFacts facts;
   const auto& schema = op.schema();
+  // An op that writes to something on the side (running statistics) isn't in place: its results are new tensors.
+  const bool in_place = schema.returns().empty() || std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+                          return result.alias_info() != nullptr && result.alias_info()->isWrite();
+                        });
   for (size_t index = 0; index < schema.arguments().size(); ++index) {
     if (schema.arguments()[index].alias_info() == nullptr) continue;
     if (!writes_to(schema.arguments()[index]))
       facts.view = true;
-    else if (facts.written_argument < 0)
+    else if (in_place && facts.written_argument < 0)
       facts.written_argument = int(index);
   }
   facts.writes = facts.written_argument >= 0;
@@ -330,12 +354,14 @@ void propagate_group(const OpRow& row, const OpCall& call, const OpFacts& facts,
   if (written >= 0 && call.tensors[written].spec == nullptr)
     call.fail("in place on a plain tensor with DTensor arguments; distribute it first");
   const auto decision = decide(call, rule, written);
-  plan_inputs(call, decision, result);
+  plan_inputs(row, call, rule, decision, written, result);
   result.share_local = rule.share_local;
   result.local_call = rule.local_call;
   result.numbers = rule.numbers;
   if (facts.writes || decision.outputs.empty()) return;
-  const auto values = row.kind == OpRow::Kind::kForeach ? values_by_factors(row, call, rule) : output_values(row, call, rule);
+  std::vector<OutputValue> values;
+  if (row.kind != OpRow::Kind::kForeach && !rule.deferred) values = output_values(call, rule);
+  if (values.empty()) return defer_outputs(rule, decision, result);
   HYPER_PARALLEL_CHECK(values.size() == decision.outputs.size(), call.name(), ": the rule gives ", decision.outputs.size(),
                        " outputs, the op ", values.size());
   for (size_t output = 0; output < values.size(); ++output)
@@ -348,6 +374,20 @@ void propagate_group(const OpRow& row, const OpCall& call, const OpFacts& facts,
     result.shape.assign(shape.begin(), shape.end());
     result.boxed_shape = c10::IValue(shape);
   }
+}
+
+// A tensor that all list indices share can have one placement only: whole.
+OpCall with_whole_shared(OpCall call, Propagation& result) {
+  const std::vector<Placement> whole(call.mesh->num_axes());
+  for (TensorUse& use : call.tensors) {
+    if (use.list_index >= 0 || use.spec == nullptr || use.spec->placements() == whole) continue;
+    const Spec* wanted = with_placements(use.spec, whole);
+    const RedistributePlan& plan = redistribute_plan(use.spec, wanted);
+    result.plans.push_back({use.argument, -1, &plan});
+    result.bytes_sent += plan.bytes_sent();
+    use.spec = wanted;
+  }
+  return call;
 }
 
 // A foreach op is one pointwise op per list index.
@@ -372,7 +412,7 @@ bool writes_to(const c10::Argument& argument) {
 
 bool in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
-OpCall make_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+OpCall make_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments, std::span<const std::string> plain) {
   OpCall call{&op, arguments, {}, nullptr};
   const auto add = [&](const at::Tensor& tensor, size_t argument, int list_index) {
     TensorUse use{nullptr, {}, at::kFloat, int(argument), list_index, tensor.defined()};
@@ -395,12 +435,16 @@ OpCall make_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arg
     else if (value.isTensorList()) {
       int position = 0;
       for (const at::Tensor& tensor : value.toTensorVector()) add(tensor, index, position++);
+    } else if (value.isOptionalTensorList()) {
+      int position = 0;
+      for (const c10::IValue& item : value.toListRef()) add(item.isTensor() ? item.toTensor() : at::Tensor(), index, position++);
     }
   }
   for (const TensorUse& use : call.tensors)
     if (use.spec != nullptr && call.mesh == nullptr) call.mesh = &use.spec->mesh();
   for (TensorUse& use : call.tensors) {
     // Derivative formulas make plain zeros of the global shape, equal on every rank.
+    if (std::find(plain.begin(), plain.end(), op.schema().arguments()[use.argument].name()) != plain.end() && use.spec == nullptr) continue;
     if (use.spec == nullptr && use.present && !use.sizes.empty() && call.mesh != nullptr && in_backward())
       use.spec = intern_spec(Layout(*call.mesh), use.sizes, use.dtype);
     if (use.spec != nullptr && !(use.spec->mesh() == *call.mesh)) call.fail("the arguments lie on different meshes");
@@ -411,16 +455,19 @@ OpCall make_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arg
 }
 
 Propagation propagate(const c10::OperatorHandle& op, const OpRow& row, std::span<const c10::IValue> arguments) {
-  const OpCall call = make_call(op, arguments);
+  const OpCall call = make_call(op, arguments, row.plain);
   const OpFacts facts = facts_of(op);
   Propagation result;
   result.view = facts.view;
-  if (row.kind == OpRow::Kind::kForeach)
-    for (const OpCall& one : split_lists(call)) propagate_group(row, one, facts, result);
-  else
+  result.mesh = call.mesh;
+  if (row.kind == OpRow::Kind::kForeach) {
+    const auto calls = split_lists(with_whole_shared(call, result));
+    result.num_groups = int(calls.size());
+    for (const OpCall& one : calls) propagate_group(row, one, facts, result);
+  } else
     propagate_group(row, call, facts, result);
   if (!result.outputs.empty()) result.out = result.outputs[0];
-  result.simple = result.plans.empty() && result.local_call == nullptr && result.reduce_target == nullptr;
+  result.simple = result.plans.empty() && result.local_call == nullptr && result.reduce_target == nullptr && !result.deferred;
   return result;
 }
 

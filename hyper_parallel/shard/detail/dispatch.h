@@ -28,6 +28,38 @@ struct OpInfo {
 // Everything but finding the propagation; arguments on top of `stack` are replaced by results.
 void run_boxed(const OpInfo& info, const Propagation& propagation, Stack& stack);
 
+// An out= form: the op without out tensors, whose result is copied into them under their placements.
+class OutKernel final : public c10::OperatorKernel {
+ public:
+  OutKernel(c10::OperatorHandle form, c10::OperatorHandle functional) : form_(form), functional_(functional) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack);
+
+ private:
+  c10::OperatorHandle form_, functional_;
+};
+
+// squeeze_ and its kin: the view, whose shape and local tensor self takes over.
+class InplaceViewKernel final : public c10::OperatorKernel {
+ public:
+  InplaceViewKernel(c10::OperatorHandle form, c10::OperatorHandle functional) : form_(form), functional_(functional) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack);
+
+ private:
+  c10::OperatorHandle form_, functional_;
+};
+
+// An op without a rule: throws, or computes on gathered inputs (policy.h).
+void run_without_rule(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack);
+
+// Throws if `tensor`, about to be written to, is a view whose memory redistribution separated from its base's.
+[[gnu::noinline]] void check_view_memory(const at::Tensor& tensor);
+C10_ALWAYS_INLINE void check_written(const at::Tensor& tensor) {
+  if (C10_UNLIKELY(tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr)) check_view_memory(tensor);
+}
+
+// Makes a row's kernel; the op may have had run_without_rule before.
+void register_row(const OpRow& row);
+
 class BoxedKernel final : public c10::OperatorKernel {
  public:
   explicit BoxedKernel(OpInfo info) : info_(std::move(info)) {}

@@ -82,6 +82,7 @@ struct TypedKernel<Op, Return(Arguments...)> {
     // No guard: the autograd or ADInplaceOrView kernel above us holds it, or there is none.
     const auto below = (keys(arguments) | ...) & c10::after_ADInplaceOrView_keyset;
     if constexpr (std::is_same_v<Return, at::Tensor&>) {
+      check_written(first);
       Op::redispatch(below, local(arguments, propagation)...);
       return first;
     } else {

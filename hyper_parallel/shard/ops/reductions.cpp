@@ -146,6 +146,18 @@ void vector_norm_rule(const OpCall& call, Factorization& f) {
   f.local_call = vector_norm_of_local;
 }
 
+// norm.Scalar(self, p)
+void norm_of_local(const Propagation& propagation, const c10::OperatorHandle& op, Stack& stack) {
+  const at::Tensor input = stack[stack.size() - op.schema().arguments().size()].toTensor();
+  const double order = order_of(local_argument(stack, op, "p"));
+  replace(stack, op, norm_over_axes(propagation.inputs[0], propagation.numbers, input, order, {}, false, std::nullopt));
+}
+
+void norm_rule(const OpCall& call, Factorization& f) {
+  decide_norm(call, reduction_of(call), order_of(call["p"]), f);
+  f.local_call = norm_of_local;
+}
+
 void foreach_norm_of_locals(const Propagation& propagation, const c10::OperatorHandle& op, Stack& stack) {
   const auto locals = stack[stack.size() - op.schema().arguments().size()].toTensorVector();
   const auto dtype_value = local_argument(stack, op, "dtype");
@@ -184,6 +196,7 @@ void item_rule(const OpCall& call, Factorization& f) {
 
 HYPER_PARALLEL_OP_RULE("mean", mean_rule);
 HYPER_PARALLEL_OP_RULE("vector_norm", vector_norm_rule);
+HYPER_PARALLEL_OP_RULE("norm", norm_rule);
 HYPER_PARALLEL_OP_RULE("foreach_norm", foreach_norm_rule);
 HYPER_PARALLEL_OP_RULE("item", item_rule);
 

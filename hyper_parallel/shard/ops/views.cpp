@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that keep the elements and rearrange dims, and ops that cut or join along one dim.
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/neg.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -207,6 +210,25 @@ void cat_rule(const OpCall& call, Factorization& f) {
   f.outputs = {shared};
 }
 
+// view.dtype: the last dim changes its size with the element's.
+void view_dtype_rule(const OpCall& call, Factorization& f) {
+  auto factors = factors_of_input(call, f);
+  if (!factors.empty() && c10::elementSize(call["dtype"].toScalarType()) != c10::elementSize(call.tensors[0].dtype)) factors.back() = kNone;
+  f.inputs[0] = factors;
+  f.outputs = {factors};
+}
+
+// A lazily conjugated local tensor would reach collectives as it is, so it is resolved at once.
+void conjugated(const Propagation&, const c10::OperatorHandle& op, Stack& stack) {
+  at::Tensor local = stack[stack.size() - op.schema().arguments().size()].toTensor();
+  stack.back() = op.schema().name() == "aten::_conj" ? at::conj_physical(local) : at::neg(local);
+}
+
+void conj_rule(const OpCall& call, Factorization& f) {
+  same_rule(call, f);
+  f.local_call = conjugated;
+}
+
 // The gradient of slice and select: zeros around the given part.
 void padded_backward_rule(const OpCall& call, Factorization& f) {
   const Shape sizes = call["input_sizes"].toIntVector();
@@ -221,6 +243,7 @@ void padded_backward_rule(const OpCall& call, Factorization& f) {
   f.inputs = {input};
   f.outputs = {output};
   f.local_shape_argument = call.argument("input_sizes");
+  f.values = {{sizes, {}, call.tensors[0].dtype}};
   f.terms = {{0}};
 }
 
@@ -237,6 +260,8 @@ HYPER_PARALLEL_OP_RULE("expand", expand_rule);
 HYPER_PARALLEL_OP_RULE("select", select_rule);
 HYPER_PARALLEL_OP_RULE("slice", slice_rule);
 HYPER_PARALLEL_OP_RULE("pieces", pieces_rule);
+HYPER_PARALLEL_OP_RULE("view_dtype", view_dtype_rule);
+HYPER_PARALLEL_OP_RULE("conj", conj_rule);
 HYPER_PARALLEL_OP_RULE("cat", cat_rule);
 HYPER_PARALLEL_OP_RULE("padded_backward", padded_backward_rule);
 
