@@ -4,13 +4,13 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/cumsum.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand_like.h>
+#include <ATen/ops/renorm.h>
 #include <ATen/ops/std.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
@@ -184,8 +184,8 @@ std::string message_of(const Body& body) {
 TEST(Errors, OpsWithoutARuleAndBadArgumentsAreNamed) {
   on_two_ranks([](const DeviceMesh& mesh) {
     const at::Tensor x = shard_of(example({5, 4}), Layout(mesh)("a"));
-    EXPECT_THAT(message_of([&] { at::cumsum(x, 0); }),
-                testing::AllOf(HasSubstr("aten::cumsum: this op has no sharding rule; add a row to a file of hyper_parallel/shard/ops"),
+    EXPECT_THAT(message_of([&] { at::renorm(x, 2, 0, 3); }),
+                testing::AllOf(HasSubstr("aten::renorm: this op has no sharding rule; add a row to a file of hyper_parallel/shard/ops"),
                                HasSubstr("self: Double [5, 4] on DeviceMesh(a=2) [S(0)]")));
     EXPECT_THAT(message_of([&] {
                   x + example({5, 4});
@@ -210,7 +210,7 @@ TEST(Rows, ErrorsNameFileAndLine) {
               testing::AllOf(HasSubstr("no rule function `pointwis`"), HasSubstr("in ops/x.yaml:2")));
   EXPECT_THAT(parse("aten::a: { linear: \"0\" }"), HasSubstr("needs the key `rule`"));
   EXPECT_THAT(parse("aten::a:\n  rule: pointwise\n  colour: red"),
-              testing::AllOf(HasSubstr("unknown key `colour` (allowed: rule, linear"), HasSubstr("ops/x.yaml:3")));
+              testing::AllOf(HasSubstr("unknown key `colour` (allowed: rule, each, linear"), HasSubstr("ops/x.yaml:3")));
   EXPECT_THAT(parse("aten::a: { rule: \"m kk -> m\" }"), HasSubstr("`kk` in"));
   EXPECT_THAT(parse("aten::a: { rule: \"m k -> n\" }"), HasSubstr("output factor `n` is in no input"));
   EXPECT_THAT(parse("aten::a: { rule: pointwise, linear: \"0 - 1\" }"), HasSubstr("expected like \"0 + 1 * 2\""));
