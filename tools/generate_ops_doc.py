@@ -18,7 +18,7 @@ def table(path):
         if not row:
             continue
         keys = {m[1]: (m[2] or m[3] or m[4] or "").strip() for m in KEY.finditer(row[2].strip())}
-        notes = [f"{k}: {keys[k]}" for k in ("reduce", "whole", "keep") if k in keys]
+        notes = [f"{k}: {keys[k]}" for k in ("each", "reduce", "whole", "empty", "writes", "plain", "keep") if k in keys]
         notes += [keys["doc"]] if "doc" in keys else []
         notes += [f"`{keys['example']}`"] if "example" in keys else []
         linear = f"`{keys['linear']}`" if "linear" in keys else ""
@@ -27,7 +27,8 @@ def table(path):
 
 
 def main():
-    lines = ["# Ops on DTensors", "", "Generated from `hyper_parallel/shard/ops/*.yaml` by `tools/generate_ops_doc.py`; notation in [adding_an_op.md](adding_an_op.md).", ""]
+    lines = ["# Ops on DTensors", "", "Generated from `hyper_parallel/shard/ops/*.yaml` by `tools/generate_ops_doc.py`; notation in [adding_an_op.md](adding_an_op.md).",
+             "A row holds for the in-place, out= and `_copy` forms of its op too.", ""]
     for path in sorted((ROOT / "hyper_parallel/shard/ops").glob("*.yaml")):
         lines += table(path)
     text = "\n".join(lines)
