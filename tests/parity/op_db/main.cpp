@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// op_db_replay FOLDER RESULTS [--mesh 2]... [--once] [--limit N] [--ops REGEX]: replays the calls that record.py wrote to FOLDER on ranks
-// as threads, and writes a JSON line for each call, mesh and layout to RESULTS:
+// op_db_replay FOLDER RESULTS [--mesh 2]... [--once] [--limit N] [--ops REGEX] [--on-missing-rule replicate]: replays the calls that
+// record.py wrote to FOLDER on ranks as threads, and writes a JSON line for each call, mesh and layout to RESULTS:
 //   {"call": 12, "op": "aten::mm", "mesh": [2], "layout": "[S(0)], [R]", "verdict": "passed", "message": ""}
 // --once: only the first recorded call of each op. The replay runs in a child process: if it crashes or hangs, the layout at fault counts
 // as wrong and a new child goes on after it.
@@ -18,6 +18,7 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
+#include "hyper_parallel/shard/policy.h"
 #include "tests/parity/op_db/replay.h"
 
 namespace hyper_parallel::op_db {
@@ -28,6 +29,7 @@ using Json = nlohmann::json;
 struct Options {
   std::string folder, results, ops;
   std::vector<std::string> meshes{"2"};
+  std::string on_missing_rule = "error";
   bool once = false;
   size_t limit = 24;
 };
@@ -137,6 +139,7 @@ class Replayer {
 
   void run_rank(World& world, const std::vector<int64_t>& shape, size_t end, Agreement& agreement) {
     const at::NoGradGuard no_grad;
+    const ShardPolicyGuard policy({.on_missing_rule = parse_missing_rule(options_.on_missing_rule)});
     const DeviceMesh mesh(world.group(), shape, shape.size() == 1 ? std::vector<std::string>{"a"} : std::vector<std::string>{"a", "b"});
     size_t layout = progress_->layout;
     for (size_t job = progress_->job; job < end && jobs_[job].mesh == shape; ++job, layout = 0) {
@@ -185,6 +188,7 @@ int main(int argc, char** argv) {
   app.add_option("--mesh", options.meshes, "mesh shapes, such as 3 or 2x2");
   app.add_option("--ops", options.ops, "only ops whose name matches");
   app.add_option("--limit", options.limit, "layouts a call");
+  app.add_option("--on-missing-rule", options.on_missing_rule, "error or replicate");
   app.add_flag("--once", options.once, "only the first recorded call of each op");
   CLI11_PARSE(app, argc, argv);
   try {
