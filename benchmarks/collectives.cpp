@@ -4,14 +4,14 @@
 //   thread ...   ranks as threads against libtorch's gloo over as many processes
 //   gloo ...     our gloo backend against libtorch's gloo, both over processes
 //
-// `bench_collectives [SECONDS]`: measuring time for each case and side (0.3). The median of the repetitions counts, as rank 0 sees it.
+// `bench_collectives [SECONDS]`: measuring time for each case and side (0.3), after 50 ms of warm-up. The median of the repetitions counts,
+// as rank 0 sees it.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "benchmarks/json_line.h"
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/launcher.h"
 #include "hyper_parallel/collectives/world.h"
@@ -35,6 +36,8 @@ constexpr const char* kSizeNames[] = {"4 B", "64 KiB", "1 MiB", "16 MiB"};
 constexpr int kNumSizes = 4;
 constexpr int kRanks[] = {2, 4};
 
+constexpr auto kWarmUp = std::chrono::milliseconds(50);  // of each case and side: the first calls of a process are many times slower
+
 double seconds_for_each = 0.3;
 
 struct Tensors {
@@ -45,12 +48,13 @@ struct Tensors {
 
 // Median in microseconds of one call, timed in batches; `agree` makes one number the same on all ranks.
 double measure(const std::function<void()>& call, const std::function<int64_t(int64_t)>& agree) {
-  call();
   const auto timed = [&](int64_t count) {
     const auto start = Clock::now();
     for (int64_t i = 0; i < count; ++i) call();
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / double(count);
   };
+  const auto warm_up_start = Clock::now();
+  for (int64_t count = 1; agree(Clock::now() - warm_up_start < kWarmUp) != 0; count = std::min<int64_t>(2 * count, 64)) timed(count);
   const double once = timed(3);
   const int64_t batch = agree(std::max<int64_t>(1, int64_t(1000 / once)));
   const int64_t repetitions = agree(std::clamp<int64_t>(int64_t(seconds_for_each * 1e6 / (once * double(batch))), 5, 200));
@@ -126,9 +130,11 @@ int run_process(Results& results) {
 }
 
 void print(const char* backend, Kind kind, int size, int num_ranks, double ours, double peer) {
-  std::printf(
-      "{\"bench\": \"collectives\", \"case\": \"%s %s %s, %d ranks\", \"ours\": %.2f, \"peer\": %.2f, \"unit\": \"us\", \"ratio\": %.2f}\n",
-      backend, kNames[kind], kSizeNames[size], num_ranks, ours, peer, peer / ours);
+  print_json_line({.bench = "collectives",
+                   .name = str(backend, " ", kNames[kind], " ", kSizeNames[size], ", ", num_ranks, " ranks"),
+                   .ours = ours,
+                   .peer = peer,
+                   .unit = "us"});
 }
 
 int run(int num_ranks) {
@@ -146,7 +152,6 @@ int run(int num_ranks) {
     print("thread", kind, size, num_ranks, results.thread[kind][size], results.libtorch[kind][size]);
     print("gloo", kind, size, num_ranks, results.ours[kind][size], results.libtorch[kind][size]);
   });
-  std::fflush(stdout);
   munmap(shared, sizeof(Results));
   return 0;
 }

@@ -14,9 +14,9 @@
 #include <ATen/ops/softmax.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cstdio>
 #include <cstring>
 
+#include "benchmarks/json_line.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/dtensor/factories.h"
 
@@ -86,15 +86,9 @@ std::vector<Case> make_cases(const DeviceMesh& mesh) {
 
 void print_case(const Case& one) {
   const auto [ours, plain] = best_ns(one);
-  if (!one.plain)
-    std::printf("{\"bench\": \"dtensor_ops\", \"case\": \"%s\", \"ours\": %.4f, \"peer\": null, \"unit\": \"us\", \"ratio\": null}\n",
-                one.name, ours / 1e3);
-  else
-    std::printf(
-        "{\"bench\": \"dtensor_ops\", \"case\": \"%s\", \"ours\": %.4f, \"peer\": %.4f, \"unit\": \"us\", \"ratio\": %.3f, \"over_ns\": "
-        "%.0f}\n",
-        one.name, ours / 1e3, plain / 1e3, plain / ours, ours - plain);
-  std::fflush(stdout);
+  JsonLine line{.bench = "dtensor_ops", .name = one.name, .ours = ours / 1e3, .unit = "us"};
+  if (one.plain) line.peer = plain / 1e3, line.over_ns = ours - plain;
+  print_json_line(line);
 }
 
 }  // namespace
@@ -106,10 +100,7 @@ int main(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   from_local(at::ones({10, 10}), Layout(mesh));  // registers the kernels, once per process
   const double first_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  if (argc == 1)
-    std::printf(
-        "{\"bench\": \"dtensor_ops\", \"case\": \"first_dtensor\", \"ours\": %.2f, \"peer\": null, \"unit\": \"ms\", \"ratio\": null}\n",
-        first_ms);
+  if (argc == 1) print_json_line({.bench = "dtensor_ops", .name = "first_dtensor", .ours = first_ms, .unit = "ms"});
   for (const Case& one : make_cases(mesh)) {
     if (argc == 1)
       print_case(one);

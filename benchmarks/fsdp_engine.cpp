@@ -6,9 +6,10 @@
 #include <ATen/ops/ones.h>
 
 #include <chrono>
-#include <cstdio>
 #include <deque>
 
+#include "benchmarks/json_line.h"
+#include "hyper_parallel/base/string.h"
 #include "hyper_parallel/collectives/detail/backend.h"
 #include "hyper_parallel/fully_shard/fully_shard.h"
 
@@ -73,10 +74,11 @@ void time_us(double& best, F&& body) {
 }
 
 void print(const char* name, int num_parameters, double ours_us) {
-  std::printf(
-      "{\"bench\": \"fsdp_engine\", \"case\": \"%s, %d parameters a unit\", \"ours\": %.2f, \"peer\": %.0f, \"unit\": \"us/unit\", "
-      "\"ratio\": %.2f}\n",
-      name, num_parameters, ours_us, kLimitUs, ours_us / kLimitUs);
+  print_json_line({.bench = "fsdp_engine",
+                   .name = str(name, ", ", num_parameters, " parameters a unit"),
+                   .ours = ours_us,
+                   .peer = kLimitUs,
+                   .unit = "us/unit"});
 }
 
 void run(const ProcessGroup& group, int num_parameters) {

@@ -21,7 +21,7 @@ done
 say() { echo "setup: $*"; }
 
 packages=(g++ make cmake ninja-build ccache mold git python3 python3-venv clang-format-14
-  libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev zlib1g-dev
+  libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libgtest-dev libgmock-dev libxxhash-dev zlib1g-dev
   libgloo-dev openmpi-bin dict-gcide)
 missing=()
 for package in "${packages[@]}"; do

@@ -35,7 +35,7 @@ def run(command, environment=ENVIRONMENT):
 class OurRun:
     """A training run of the binary on random bytes, in a temporary folder."""
 
-    def __init__(self, size, steps, batch, seq, ranks=1, rank_mode="threads", threads=1):
+    def __init__(self, size, steps, batch, seq, ranks=1, rank_mode="threads", threads=1, tp=1):
         self.folder = tempfile.TemporaryDirectory()
         folder = pathlib.Path(self.folder.name)
         (folder / "text").write_bytes(random.Random(0).randbytes((steps * ranks * batch + 8) * (seq + 1)))
@@ -44,7 +44,8 @@ class OurRun:
             launcher=dict(ranks=ranks, rank_mode=rank_mode, threads_per_rank=threads),
             model=dict(type="qwen3", config=dict(SIZES[size], max_position_embeddings=seq, tie_word_embeddings=True, rope_theta=1e6)),
             optimizer=dict(lr=3e-4),
-            training=dict(train_iters=steps, global_batch_size=batch * ranks, micro_batch_size=batch),
+            training=dict(train_iters=steps, global_batch_size=batch * ranks // tp, micro_batch_size=batch),
+            accelerator=dict(tp_size=tp, sequence_parallel=tp > 1),
             dataset=dict(paths=[str(folder / "text")], sequence_length=seq),
             checkpoint=dict(save_final=False),
         )
@@ -57,8 +58,8 @@ class OurRun:
         return [json.loads(line) for line in lines]
 
 
-def peer_command(size, steps, batch, seq, ranks=1, threads=1):
-    arguments = [PEER, size, steps, batch, seq] + (["--fsdp"] if ranks > 1 else []) + ["--threads", threads]
+def peer_command(size, steps, batch, seq, ranks=1, threads=1, mode="--fsdp"):
+    arguments = [PEER, size, steps, batch, seq] + ([mode] if ranks > 1 else []) + ["--threads", threads]
     if ranks == 1:
         return [sys.executable] + arguments
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks] + arguments
