@@ -121,20 +121,23 @@ void add_other_forms(std::map<std::string, OpRow>& rows) {
   std::map<std::string, std::vector<c10::OperatorHandle>> by_base;
   for (const auto& name : dispatcher.getAllOpNames())
     if (const auto op = dispatcher.findSchema(name)) by_base[name.name].push_back(*op);
-  std::vector<OpRow> forms;
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findSchema(name);
-    if (!op || rows.count(full_name(name))) continue;
-    const auto found = by_base.find(base_of_form(op->schema()));
-    if (found == by_base.end()) continue;
-    const bool out = found->first == name.name;
-    for (const auto& functional : found->second) {
-      if (!is_functional_of(functional.schema(), op->schema())) continue;
-      if (auto form = form_row(rows, functional, *op, out)) forms.push_back(std::move(*form));
-      break;
+  // Twice: the out= form of a `_copy` form.
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<OpRow> forms;
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (!op || rows.count(full_name(name))) continue;
+      const auto found = by_base.find(base_of_form(op->schema()));
+      if (found == by_base.end()) continue;
+      const bool out = found->first == name.name;
+      for (const auto& functional : found->second) {
+        if (!is_functional_of(functional.schema(), op->schema())) continue;
+        if (auto form = form_row(rows, functional, *op, out)) forms.push_back(std::move(*form));
+        break;
+      }
     }
+    for (OpRow& form : forms) rows.emplace(form.op, std::move(form));
   }
-  for (OpRow& form : forms) rows.emplace(form.op, std::move(form));
 }
 
 }  // namespace hyper_parallel

@@ -10,6 +10,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/permute_copy.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
@@ -66,6 +67,14 @@ TEST(Out, ResultTakesTheLayoutOfOut) {
         EXPECT_TRUE(close(whole_of(column), std::get<0>(at::max(a, 1))));
         EXPECT_TRUE(close(whole_of(index), std::get<1>(at::max(a, 1))));
       }
+  });
+}
+
+TEST(Out, OfAViewsCopy) {
+  on_ranks(2, [](const DeviceMesh& mesh) {
+    at::Tensor out = shard_of(example({4, 5}) * 0, Layout(mesh)("a"));
+    at::permute_copy_out(out, shard_of(example({5, 4}), Layout(mesh)("a")), {1, 0});
+    EXPECT_TRUE(close(whole_of(out), example({5, 4}).t()));
   });
 }
 
