@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyper_parallel/optim/adamw.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "hyper_parallel/base/error.h"
@@ -30,6 +33,8 @@ void check_parameter(const OptimizerParameter& parameter) {
     throw LayoutError(str("adamw: the pieces of ", name, " must be 1-d and contiguous"));
   }
 }
+
+constexpr int64_t kElementsPerThread = 32'768;  // at least: less is not worth waking a thread
 
 template <class T>
 detail::AdamWFactors<T> factors_of(const OptimizerOptions& options, const StepOptions& step, bool decays, int64_t num_steps) {
@@ -62,28 +67,48 @@ AdamW::AdamW(std::vector<OptimizerParameter> parameters, const OptimizerOptions&
     check_parameter(parameter);
     const at::Tensor& data = parameter.data;
     at::Tensor exp_avg = at::zeros(data.sizes(), data.options()), exp_avg_sq = at::zeros(data.sizes(), data.options());
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + data.numel());
     entries_.push_back({std::move(parameter), std::move(exp_avg), std::move(exp_avg_sq)});
   }
 }
 
 int64_t AdamW::num_steps() const { return step_.const_data_ptr<int64_t>()[0]; }
 
+// [0] without decay, [1] with it.
+struct AdamW::Factors {
+  std::array<detail::AdamWFactors<float>, 2> f32;
+  std::array<detail::AdamWFactors<double>, 2> f64;
+};
+
+void AdamW::update(const Entry& entry, int64_t begin, int64_t numel, const Factors& factors) {
+  const OptimizerParameter& parameter = entry.parameter;
+  const auto run = [&]<class T>(const detail::AdamWFactors<T>& chosen) {
+    detail::adamw_update(parameter.data.mutable_data_ptr<T>() + begin, parameter.grad.const_data_ptr<T>() + begin,
+                         entry.exp_avg.mutable_data_ptr<T>() + begin, entry.exp_avg_sq.mutable_data_ptr<T>() + begin, numel, chosen);
+  };
+  if (parameter.data.scalar_type() == at::kFloat) {
+    run(factors.f32[parameter.decays]);
+  } else {
+    run(factors.f64[parameter.decays]);
+  }
+}
+
 void AdamW::step(const StepOptions& options) {
   const int64_t num_steps = ++step_.mutable_data_ptr<int64_t>()[0];
-  const auto run = [&]<class T>(const Entry& entry, const detail::AdamWFactors<T>& factors) {
-    const OptimizerParameter& parameter = entry.parameter;
-    HYPER_PARALLEL_CHECK(parameter.grad.const_data_ptr() != nullptr, parameter.name, " has no gradient");
-    detail::adamw_update(parameter.data.mutable_data_ptr<T>(), parameter.grad.const_data_ptr<T>(), entry.exp_avg.mutable_data_ptr<T>(),
-                         entry.exp_avg_sq.mutable_data_ptr<T>(), parameter.data.numel(), factors);
-  };
-  for (const Entry& entry : entries_) {
-    if (entry.parameter.data.numel() == 0) continue;
-    if (entry.parameter.data.scalar_type() == at::kFloat) {
-      run(entry, factors_of<float>(options_, options, entry.parameter.decays, num_steps));
-    } else {
-      run(entry, factors_of<double>(options_, options, entry.parameter.decays, num_steps));
-    }
+  for (const auto& [parameter, exp_avg, exp_avg_sq] : entries_) {
+    HYPER_PARALLEL_CHECK(parameter.grad.numel() == 0 || parameter.grad.const_data_ptr() != nullptr, parameter.name, " has no gradient");
   }
+  const Factors factors{
+      .f32 = {factors_of<float>(options_, options, false, num_steps), factors_of<float>(options_, options, true, num_steps)},
+      .f64 = {factors_of<double>(options_, options, false, num_steps), factors_of<double>(options_, options, true, num_steps)}};
+  at::parallel_for(0, ends_.empty() ? 0 : ends_.back(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+    size_t index = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
+    for (; begin < end; ++index) {
+      const int64_t stop = std::min(end, ends_[index]), first = ends_[index] - entries_[index].parameter.data.numel();
+      if (stop > begin) update(entries_[index], begin - first, stop - begin, factors);
+      begin = stop;
+    }
+  });
 }
 
 StateDict AdamW::state_dict() {

@@ -4,8 +4,8 @@
 //   AdamW adamw(std::move(parameters), {.weight_decay = 0.1});
 //   adamw.step({.learning_rate = 3e-4, .gradient_scale = clip_coefficient(norm, 1.0)});
 //
-// One pass over memory a step. Every operation is rounded on its own (no fused multiply-add), so an element's result is bit-identical
-// whatever its position in a piece and whatever instructions the CPU has.
+// One pass over memory a step, on at::get_num_threads() threads. Every operation is rounded on its own (no fused multiply-add), so an
+// element's result is bit-identical whatever its position in a piece, the number of threads, and the instructions that the CPU has.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -30,7 +30,11 @@ class AdamW final : public Optimizer {
     OptimizerParameter parameter;
     at::Tensor exp_avg, exp_avg_sq;
   };
+  struct Factors;
+  void update(const Entry& entry, int64_t begin, int64_t numel, const Factors& factors);
+
   std::vector<Entry> entries_;
+  std::vector<int64_t> ends_;  // of the entries, laid end to end
   OptimizerOptions options_;
   at::Tensor step_;  // int64 [1]
 };

@@ -2,6 +2,7 @@
 // AdamW against torch.optim.AdamW, and independence of how parameters are cut.
 #include "hyper_parallel/optim/adamw.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -13,11 +14,13 @@
 #include <cmath>
 
 #include "hyper_parallel/base/error.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::message_of;
 
 struct Reference {
   const char* name;
@@ -84,6 +87,33 @@ TEST(AdamW, BitsDoNotDependOnTheCut) {
   }
 }
 
+// Large enough for several threads, with ends of parameters, an empty one and both dtypes within a thread's range.
+TEST(AdamW, BitsDoNotDependOnTheNumberOfThreads) {
+  const int before = at::get_num_threads();
+  const auto results = [](int num_threads) {
+    at::manual_seed(4);
+    at::set_num_threads(num_threads);
+    std::vector<OptimizerParameter> parameters;
+    std::vector<at::Tensor> all;
+    for (const auto& [numel, dtype] : std::vector<std::pair<int64_t, at::ScalarType>>{
+             {70'001, at::kFloat}, {0, at::kFloat}, {3, at::kDouble}, {50'000, at::kDouble}, {33, at::kFloat}, {100'003, at::kFloat}}) {
+      all.push_back(at::randn({numel}, dtype));
+      parameters.push_back(parameter_of("w" + std::to_string(all.size()), all.back(), at::randn({numel}, dtype), numel % 2 == 1));
+    }
+    AdamW adamw(std::move(parameters), {.weight_decay = 0.1});
+    for (int step = 0; step < 3; ++step) adamw.step({.learning_rate = 0.01, .gradient_scale = 0.7});
+    for (const StateEntry& entry : adamw.state_dict()) all.push_back(entry.local);
+    return all;
+  };
+  const std::vector<at::Tensor> one = results(1);
+  EXPECT_FALSE(at::equal(one[0], at::zeros_like(one[0])));
+  for (const int num_threads : {2, 3, 8}) {
+    const std::vector<at::Tensor> several = results(num_threads);
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(several[i], one[i])) << i << " on " << num_threads << " threads";
+  }
+  at::set_num_threads(before);
+}
+
 TEST(AdamW, OnlyDecayingParametersShrink) {
   const at::Tensor decaying = at::ones({3}, at::kDouble), fixed = at::ones({3}, at::kDouble), grad = at::zeros({3}, at::kDouble);
   AdamW adamw({parameter_of("w", decaying, grad), parameter_of("norm", fixed, grad, false)}, {.weight_decay = 0.5});
@@ -134,16 +164,6 @@ TEST(AdamW, StateNamesAndBoxes) {
   for (const Box& box : state[1].boxes) numel += box.numel();
   EXPECT_EQ(numel, 5);
   EXPECT_TRUE(state[3].boxes.empty());
-}
-
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing thrown";
 }
 
 TEST(AdamW, BadInput) {

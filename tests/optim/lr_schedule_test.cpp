@@ -9,6 +9,7 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/optim/clip.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
@@ -110,13 +111,8 @@ TEST(LrSchedule, AllWarmup) {
   EXPECT_DOUBLE_EQ(schedule(4), 2);
 }
 
-std::string message_of(LrScheduleOptions options) {
-  try {
-    LrSchedule schedule(std::move(options));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "nothing thrown";
+std::string message_of(const LrScheduleOptions& options) {
+  return testing_support::message_of<ConfigError>([&] { LrSchedule schedule(options); });
 }
 
 TEST(LrSchedule, BadOptions) {
