@@ -71,8 +71,7 @@ class KilledSave : public testing::TestWithParam<SaveFault> {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TrainFolder;
-    folder_->run("whole");
-    folder_->run("start", {"--training.stop_at_step=2"});
+    folder_->run_each({{"whole", {}}, {"start", {"--training.stop_at_step=2"}}});
   }
   static void TearDownTestSuite() {
     delete folder_;
@@ -107,9 +106,12 @@ TEST_P(KilledSave, LeavesACheckpointThatResumesExactly) {
 INSTANTIATE_TEST_SUITE_P(Points, KilledSave,
                          testing::Values(SaveFault{"Created", "created@0", "processes", "step-000002"},
                                          SaveFault{"Data", "data@1", "processes", "step-000002"},
+                                         SaveFault{"DataOfTheFirst", "data@0", "processes", "step-000002"},
+                                         SaveFault{"Written", "written@0", "processes", "step-000002"},
                                          SaveFault{"Metadata", "metadata@0", "processes", "step-000002"},
-                                         SaveFault{"Renamed", "renamed@0", "threads", "step-000002"},
-                                         SaveFault{"Latest", "latest@0", "threads", "step-000004"}),
+                                         SaveFault{"Renamed", "renamed@0", "processes", "step-000002"},
+                                         SaveFault{"Latest", "latest@0", "processes", "step-000004"},
+                                         SaveFault{"Threads", "renamed@0", "threads", "step-000002"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // A file system of 900 KiB, in a mount name space that ends with the shell. A checkpoint takes some 360 KiB.
@@ -139,20 +141,20 @@ class DamagedCheckpoint : public testing::Test {
   void SetUp() override { run_ = folder_.run("out", {"--training.stop_at_step=2"}); }
 
   // Resuming must fail with exit code 2 and say all of `messages`.
-  void expect_refused(const Strings& messages, const Strings& options = {}) {
-    Strings all = options;
-    all.push_back("--checkpoint.restore_from=LATEST");
-    const Outcome outcome = folder_.train("out", all);
+  Strings resume(Strings options = {}) const {
+    options.push_back("--checkpoint.restore_from=LATEST");
+    return folder_.arguments("out", options);
+  }
+  static void expect_refusal(const Outcome& outcome, const Strings& messages) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
     for (const std::string& message : messages) EXPECT_THAT(outcome.output, HasSubstr(message));
   }
+  void expect_refused(const Strings& messages) const { expect_refusal(hyper_parallel(resume()), messages); }
   void expect_change_refused(const fs::path& file, const std::function<std::string(std::string)>& change, const std::string& message) {
     const std::string good = read_text(file);
     write_text(file, change(good));
-    expect_refused({file.string(), message});
-    const Outcome verified = hyper_parallel({"checkpoint", "verify", run_.folder});
-    EXPECT_EQ(verified.exit_code, 2);
-    EXPECT_THAT(verified.output, AllOf(HasSubstr(file.string()), HasSubstr(message)));
+    for (const Outcome& outcome : hyper_parallel_each({resume(), {"checkpoint", "verify", run_.folder}}))
+      expect_refusal(outcome, {file.string(), message});
     write_text(file, good);
   }
 
@@ -187,21 +189,32 @@ TEST_F(DamagedCheckpoint, MissingFiles) {
 }
 
 TEST_F(DamagedCheckpoint, OfAnotherModelOrOtherData) {
-  expect_refused({"step-000002: does not fit the state to load", "model.embed_tokens.weight: saved with shape [260, 32], wanted [270, 32]"},
-                 {"--model.config.vocab_size=270"});
-  expect_refused({"does not fit the state to load", "only in the checkpoint", "model.layers.1.mlp.up_proj.weight"},
-                 {"--model.config.num_hidden_layers=1"});
-  expect_refused({"saved as F32, wanted F64"}, {"--model.dtype=float64"});
-  expect_refused({"the data changed since the checkpoint"}, {"--dataset.held_out_fraction=0.2"});
+  const std::pair<Strings, Strings> cases[] = {
+      {{"--model.config.vocab_size=270"},
+       {"step-000002: does not fit the state to load", "model.embed_tokens.weight: saved with shape [260, 32], wanted [270, 32]"}},
+      {{"--model.config.num_hidden_layers=1"},
+       {"does not fit the state to load", "only in the checkpoint", "model.layers.1.mlp.up_proj.weight"}},
+      {{"--model.dtype=float64"}, {"saved as F32, wanted F64"}},
+      {{"--dataset.held_out_fraction=0.2"}, {"the data changed since the checkpoint"}}};
+  std::vector<Strings> commands;
+  for (const auto& [options, messages] : cases) commands.push_back(resume(options));
+  const std::vector<Outcome> outcomes = hyper_parallel_each(commands);
+  for (size_t i = 0; i < outcomes.size(); ++i) expect_refusal(outcomes[i], cases[i].second);
 }
 
 TEST(NotFinite, StopsAllRanksWithStepRankAndSamples) {
   const TrainFolder folder;
-  for (const char* mode : {"threads", "processes"}) {
-    const Outcome outcome = folder.train(mode, {"--rank-mode", mode, "--optimizer.lr=1e30", "--lr_scheduler.warmup_iters=0",
-                                                "--training.max_grad_norm=0", "--checkpoint.save_steps=1"});
+  const char* const modes[] = {"threads", "processes"};
+  std::vector<Strings> commands;
+  for (const char* mode : modes)
+    commands.push_back(folder.arguments(mode, {"--rank-mode", mode, "--optimizer.lr=1e30", "--lr_scheduler.warmup_iters=0",
+                                               "--training.max_grad_norm=0", "--checkpoint.save_steps=1"}));
+  const std::vector<Outcome> outcomes = hyper_parallel_each(commands);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    SCOPED_TRACE(modes[i]);
+    const Outcome& outcome = outcomes[i];
     EXPECT_EQ(outcome.exit_code, 1);
-    const RunOutput run = folder.output(mode);
+    const RunOutput run = folder.output(modes[i]);
     const size_t steps = run.metric("step").size();
     EXPECT_THAT(outcome.output, HasSubstr("step " + std::to_string(steps + 1) + ": loss "));
     EXPECT_THAT(outcome.output, HasSubstr("weights are as after step " + std::to_string(steps)));

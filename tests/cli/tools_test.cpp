@@ -29,10 +29,10 @@ class Tools : public testing::Test {
     folder_ = nullptr;
   }
   static RunOutput run() { return folder_->output("out"); }
-  static Outcome generate(const fs::path& model, Strings more = {}) {
+  static Strings generate(const fs::path& model, const Strings& more) {
     Strings arguments = {"generate", "--model", model, "--prompt", "the river", "--max-new-tokens", "40"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return hyper_parallel(arguments);
+    return arguments;
   }
   static TrainFolder* folder_;
   static Outcome outcome_;
@@ -45,20 +45,25 @@ TEST_F(Tools, GreedyTextIsTheSameFromEverySource) {
   const Outcome written = hyper_parallel({"checkpoint", "export", run().folder, "--output", exported});
   ASSERT_EQ(written.exit_code, 0) << written.output;
   EXPECT_EQ(written.output, run().checkpoint(6).string() + " -> " + exported.string() + "\n");
-  const Outcome text = generate(run().folder, {"--temperature", "0"});
+  const Strings greedy = {"--temperature", "0"};
+  const std::vector<Outcome> texts =
+      hyper_parallel_each({generate(run().folder, greedy), generate(run().checkpoint(6), greedy), generate(exported, greedy)});
+  const Outcome& text = texts[0];
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.output, StartsWith("the river"));
   EXPECT_GE(text.output.size(), std::string("the river").size() + 40);
-  EXPECT_EQ(generate(run().checkpoint(6), {"--temperature", "0"}).output, text.output);
-  EXPECT_EQ(generate(exported, {"--temperature", "0"}).output, text.output);
+  EXPECT_EQ(texts[1].output, text.output);
+  EXPECT_EQ(texts[2].output, text.output);
   EXPECT_THAT(outcome_.output, HasSubstr(text.output));  // the sample at the end of training, from the shards of two ranks
 }
 
 TEST_F(Tools, SampledTextFollowsTheSeed) {
   const Strings warm = {"--temperature", "1", "--seed", "5"};
-  const std::string text = generate(run().folder, warm).output;
-  EXPECT_EQ(generate(run().folder, warm).output, text);
-  EXPECT_NE(generate(run().folder, {"--temperature", "1", "--seed", "6"}).output, text);
+  const std::vector<Outcome> texts = hyper_parallel_each(
+      {generate(run().folder, warm), generate(run().folder, warm), generate(run().folder, {"--temperature", "1", "--seed", "6"})});
+  EXPECT_EQ(texts[0].exit_code, 0);
+  EXPECT_EQ(texts[1].output, texts[0].output);
+  EXPECT_NE(texts[2].output, texts[0].output);
 }
 
 TEST_F(Tools, GenerateRefusesBadNumbers) {
@@ -68,24 +73,28 @@ TEST_F(Tools, GenerateRefusesBadNumbers) {
       {{"--max-new-tokens", "5", "--temperature", "-1"}, "temperature: -1 (allowed: 0 for greedy, or above)"},
       {{"--max-new-tokens", "5", "--top-p", "0"}, "top_p: 0 (allowed: above 0, up to 1)"},
       {{"--max-new-tokens", "5", "--top-k", "-2"}, "top_k: -2 (allowed: 0 for all, or above)"}};
+  std::vector<Strings> commands;
   for (const auto& [arguments, message] : cases) {
-    Strings command = {"generate", "--model", run().folder, "--prompt", "the river"};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    const Outcome outcome = hyper_parallel(command);
-    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-    EXPECT_THAT(outcome.output, StartsWith(std::string("error: ") + message));
+    commands.push_back({"generate", "--model", run().folder, "--prompt", "the river"});
+    commands.back().insert(commands.back().end(), arguments.begin(), arguments.end());
+  }
+  const std::vector<Outcome> outcomes = hyper_parallel_each(commands);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_EQ(outcomes[i].exit_code, 2) << outcomes[i].output;
+    EXPECT_THAT(outcomes[i].output, StartsWith(std::string("error: ") + cases[i].second));
   }
 }
 
 TEST_F(Tools, InspectListsTensorsCountersAndPieces) {
-  const Outcome outcome = hyper_parallel({"checkpoint", "inspect", run().folder});
+  const std::vector<Outcome> outcomes =
+      hyper_parallel_each({{"checkpoint", "inspect", run().folder}, {"checkpoint", "inspect", "--pieces", run().checkpoint(3)}});
+  const Outcome &outcome = outcomes[0], &pieces = outcomes[1];
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.output, StartsWith(run().checkpoint(6).string() + ": "));
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr("saved by 2 ranks in 2 files\n"), HasSubstr("\"step\":6"), HasSubstr("\"tokenizer\":\"byte\"")));
   EXPECT_THAT(outcome.output, testing::ContainsRegex("model\\.layers\\.0\\.self_attn\\.q_proj\\.weight +F32 +\\[32, 32\\]"));
   EXPECT_EQ(outcome.output.find("rank-00001.safetensors"), std::string::npos);
-  const Outcome pieces = hyper_parallel({"checkpoint", "inspect", "--pieces", run().checkpoint(3)});
   EXPECT_THAT(pieces.output, AllOf(HasSubstr("\"step\":3"), HasSubstr("rank-00001.safetensors: offsets ")));
 }
 

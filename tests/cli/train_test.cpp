@@ -92,32 +92,35 @@ TEST(TrainRun, ConfigOfARunRepeatsIt) {
 
 TEST(TrainRun, ThreadsAndProcessesGiveTheSame) {
   const TrainFolder folder;
-  const RunOutput threads = folder.run("threads"), processes = folder.run("processes", {"--rank-mode", "processes"});
-  expect_same_steps(processes, threads);
-  EXPECT_EQ(processes.tensor_bytes(6), threads.tensor_bytes(6));
+  const std::vector<RunOutput> runs = folder.run_each({{"threads", {}}, {"processes", {"--rank-mode", "processes"}}});
+  expect_same_steps(runs[1], runs[0]);
+  EXPECT_EQ(runs[1].tensor_bytes(6), runs[0].tensor_bytes(6));
 }
 
 TEST(TrainRun, AnyLayoutGivesTheSameLosses) {
   const TrainFolder folder;
-  const RunOutput one = folder.run("one", {"--ranks", "1"});
-  const Strings layouts[] = {{"--ranks=2"},
+  const Strings layouts[] = {{"--ranks=1"},
+                             {"--ranks=2"},
                              {"--ranks=3"},
                              {"--ranks=4", "--fsdp_config.dp_replicate_size=2"},
                              {"--ranks=2", "--fsdp_config.dp_shard_size=1", "--rank-mode=processes"},
                              {"--ranks=2", "--training.micro_batch_size=12"},
                              {"--ranks=2", "--fsdp_config.reshard_after_forward=false"}};
-  for (const Strings& layout : layouts) {
-    SCOPED_TRACE(testing::PrintToString(layout));
-    expect_close_losses(folder.run("other", layout), one);
+  std::vector<std::pair<std::string, Strings>> runs;
+  for (const Strings& layout : layouts) runs.emplace_back(std::to_string(runs.size()), layout);
+  const std::vector<RunOutput> outputs = folder.run_each(runs);
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    SCOPED_TRACE(testing::PrintToString(layouts[i]));
+    expect_close_losses(outputs[i], outputs[0]);
   }
 }
 
 TEST(TrainRun, LlamaInDoublePrecisionWithoutClipping) {
   const TrainFolder folder;
   const Strings options = {"--model.type=llama", "--model.dtype=float64", "--training.max_grad_norm=0", "--lr_scheduler.type=wsd"};
-  const RunOutput one = folder.run("one", join(options, {"--ranks=1"})), two = folder.run("two", options);
-  expect_close_losses(two, one, 1e-9);
-  EXPECT_LT(two.numbers("loss").back(), two.numbers("loss").front());
+  const std::vector<RunOutput> runs = folder.run_each({{"one", join(options, {"--ranks=1"})}, {"two", options}});
+  expect_close_losses(runs[1], runs[0], 1e-9);
+  EXPECT_LT(runs[1].numbers("loss").back(), runs[1].numbers("loss").front());
 }
 
 TEST(TrainRun, StartsFromAModelFolder) {
@@ -144,8 +147,8 @@ class ExactResume : public testing::TestWithParam<Layout> {};
 TEST_P(ExactResume, EqualsTheUninterruptedRunBitForBit) {
   const TrainFolder folder;
   const Strings options = join(GetParam().options, {"--training.eval_steps=2", "--checkpoint.restore_from=LATEST"});
-  const RunOutput whole = folder.run("whole", options);
-  const RunOutput parts = folder.run("parts", join(options, {"--training.stop_at_step=3"}));
+  const std::vector<RunOutput> runs = folder.run_each({{"whole", options}, {"parts", join(options, {"--training.stop_at_step=3"})}});
+  const RunOutput &whole = runs[0], &parts = runs[1];
   EXPECT_THAT(parts.metric("step"), SizeIs(3));
   EXPECT_EQ(parts.latest(), "step-000003");
   folder.run("parts", options);
@@ -168,8 +171,7 @@ class ResumeElsewhere : public testing::TestWithParam<Layout> {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TrainFolder;
-    folder_->run("whole", {"--rank-mode=processes"});
-    folder_->run("saved", {"--rank-mode=processes", "--training.stop_at_step=3"});
+    folder_->run_each({{"whole", {"--rank-mode=processes"}}, {"saved", {"--rank-mode=processes", "--training.stop_at_step=3"}}});
     saved_weights_ = exported(folder_->output("saved").checkpoint(3), "SavedWeights");
   }
   static void TearDownTestSuite() {

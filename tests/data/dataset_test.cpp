@@ -9,7 +9,8 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/data/permutation.h"
-#include "tests/data/support/temporary_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -121,7 +122,7 @@ TEST(PackedDataset, SaysWhatIsTooShort) {
     return message_of<DataError>([&] { PackedDataset dataset(counting_tokens(num_tokens), options); });
   };
   EXPECT_THAT(error(256, {.sequence_length = 256}), HasSubstr("the text has 256 tokens; one sequence of 256 needs 257"));
-  EXPECT_EQ(error(257, {.sequence_length = 256}), "");
+  EXPECT_EQ(error(257, {.sequence_length = 256}), "no error");
   EXPECT_THAT(error(257, {.sequence_length = 256, .held_out_fraction = 0.1}),
               HasSubstr("nothing left to train on: 257 tokens give 1 sequences of 256, 1 of them held out"));
   EXPECT_THAT(error(257, {.sequence_length = 4, .held_out_count = 64}), HasSubstr("nothing left to train on"));

@@ -7,7 +7,9 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/data/token_stream.h"
 #include "hyper_parallel/data/tokenizer.h"
-#include "tests/data/support/temporary_folder.h"
+#include "tests/data/support/gzip.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -45,7 +47,7 @@ TEST_F(TextSource, MaxBytesCutsTheWhole) {
 TEST_F(TextSource, UnpacksGzip) {
   std::string text;
   for (int line = 0; line < 200000; ++line) text += std::to_string(line) + "\n";
-  const std::string packed = folder_.write_gzip("a.gz", text);
+  const std::string packed = write_gzip(folder_ / "a.gz", text);
   EXPECT_EQ(read_text({.paths = {packed}}).bytes, text);
   EXPECT_EQ(read_text({.paths = {packed}, .max_bytes = 1'200'000}).bytes, text.substr(0, 1'200'000));
   const std::string head = folder_.write("head.txt", "head");
@@ -72,7 +74,7 @@ TEST_F(TextSource, SaysWhatIsMissing) {
 TEST_F(TextSource, NoticesDamagedGzip) {
   std::string text;
   for (int line = 0; line < 20000; ++line) text += std::to_string(line * 7919) + "\n";
-  const std::string packed = folder_.write_gzip("a.gz", text);
+  const std::string packed = write_gzip(folder_ / "a.gz", text);
   std::ifstream file(packed, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(error({.paths = {folder_.write("cut.gz", bytes.substr(0, bytes.size() / 2))}}),

@@ -72,6 +72,7 @@ TEST(DataParallelSizes, ErrorsListWhatDivides) {
 TEST(CheckTrainConfig, AcceptsWhatFits) {
   EXPECT_EQ(check_error({}), "");
   EXPECT_EQ(check_error({}, 8), "");
+  EXPECT_EQ(check_error({"accelerator.tp_size=2", "fsdp_config.dp_replicate_size=2", "accelerator.sequence_parallel=true"}, 8), "");
   EXPECT_EQ(check_error({"training.global_batch_size=12", "training.micro_batch_size=3", "fsdp_config.dp_replicate_size=2"}, 4), "");
   EXPECT_EQ(check_error({"training.train_iters=10", "training.stop_at_step=10", "lr_scheduler.type=wsd", "lr_scheduler.warmup_iters=4",
                          "lr_scheduler.decay_iters=6"}),
@@ -81,7 +82,10 @@ TEST(CheckTrainConfig, AcceptsWhatFits) {
 TEST(CheckTrainConfig, RefusesWhatDoesNot) {
   EXPECT_THAT(check_error({}, 3),
               StartsWith("training.global_batch_size: 8 is not a multiple of micro_batch_size * data-parallel ranks = 1 * 3 = 3"));
-  for (const char* axis : {"tp", "cp", "ep", "pp"}) {
+  EXPECT_THAT(check_error({"accelerator.tp_size=2"}, 3), StartsWith("accelerator.tp_size: 2 does not divide the 3 ranks (allowed: 1, 3)"));
+  EXPECT_THAT(check_error({"accelerator.sequence_parallel=true"}, 2),
+              StartsWith("accelerator.sequence_parallel: true without tensor parallelism (allowed: false, or tp_size above 1)"));
+  for (const char* axis : {"cp", "ep", "pp"}) {
     const std::string key = std::string("accelerator.") + axis + "_size";
     EXPECT_THAT(check_error({key + "=2"}, 2), StartsWith(key + ": 2 is not available in this version (allowed: 1)"));
   }

@@ -11,7 +11,8 @@
 #include "hyper_parallel/train/metrics.h"
 #include "hyper_parallel/train/model_folder.h"
 #include "hyper_parallel/train/version.h"
-#include "tests/distributed_checkpoint/support/temporary_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -95,7 +96,10 @@ TEST(FindCheckpoint, TakesACheckpointItsParentOrTheRun) {
   EXPECT_EQ(find_checkpoint(folder.path()), "");
   run_threads(1, [&](World& world) { save_checkpoint(world.group(), step, {{}, {{"step", 2}}}); });
   for (const auto& path : {step, folder / "checkpoints", folder.path()}) EXPECT_EQ(find_checkpoint(path), step);
-  std::filesystem::remove_all(step);
+  const auto aside = folder / "checkpoints/step-000002.replaced-1-0";  // as a crash while it was being replaced leaves it
+  std::filesystem::rename(step, aside);
+  for (const auto& path : {step, folder / "checkpoints", folder.path()}) EXPECT_EQ(find_checkpoint(path), aside);
+  std::filesystem::remove_all(aside);
   EXPECT_THAT(message_of<CheckpointError>([&] { find_checkpoint(folder.path()); }),
               HasSubstr("LATEST: names step-000002, which is missing"));
 }

@@ -5,8 +5,11 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
+#include "hyper_parallel/distributed_checkpoint/checkpoint_reader.h"
 #include "hyper_parallel/train/trainer.h"
-#include "tests/distributed_checkpoint/support/temporary_folder.h"
+#include "tests/distributed_checkpoint/support/layouts.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel {
 namespace {
@@ -91,6 +94,42 @@ TEST_F(TrainerTest, ResumesExactly) {
   EXPECT_EQ(losses("parts"), losses("whole"));
   const auto file = [&](const char* run) { return read_text(folder_ / run / "checkpoints/step-000004/rank-00001.safetensors"); };
   EXPECT_TRUE(file("parts") == file("whole"));
+}
+
+// A run that is restored with no step left to do saves at once, in its own layout: what it holds is what was loaded.
+TEST_F(TrainerTest, RestoresModelAndOptimizerBitForBitInEveryLayout) {
+  const std::vector<std::string> uneven = {"model.config.hidden_size=9", "model.config.intermediate_size=7", "model.config.vocab_size=263",
+                                           "training.global_batch_size=12", "training.stop_at_step=2"};
+  train("saved", 2, uneven);
+  const std::filesystem::path saved = folder_ / "saved/checkpoints/step-000002";
+  CheckpointReader expected(saved);
+  for (const std::string& name : expected.names()) {
+    const at::Tensor tensor = expected.read(name);
+    EXPECT_TRUE(tensor.ne(0).any().item<bool>()) << name << " must hold something to lose";
+  }
+  struct Layout {
+    const char* name;
+    int num_ranks;
+    const char* option;
+  };
+  for (const Layout& layout : {Layout{"one", 1, "fsdp_config.dp_replicate_size=1"}, Layout{"two", 2, "fsdp_config.dp_replicate_size=2"},
+                               Layout{"three", 3, "fsdp_config.dp_replicate_size=1"}, Layout{"four", 4, "fsdp_config.dp_replicate_size=1"},
+                               Layout{"hybrid", 4, "fsdp_config.dp_replicate_size=2"}}) {
+    std::vector<std::string> options = uneven;
+    options.insert(options.end(), {layout.option, "checkpoint.restore_from=" + saved.string()});
+    train(layout.name, layout.num_ranks, options);
+    CheckpointReader found(folder_ / layout.name / "checkpoints/step-000002");
+    EXPECT_EQ(found.metadata().num_ranks, layout.num_ranks);
+    EXPECT_EQ(found.extra(), expected.extra()) << layout.name;
+    ASSERT_EQ(found.names(), expected.names()) << layout.name;
+    for (const std::string& name : expected.names()) {
+      EXPECT_TRUE(testing_support::same_bytes(found.read(name), expected.read(name))) << name << " on " << layout.name;
+    }
+  }
+  for (const char* name : {"model.embed_tokens.weight", "optimizer.step", "optimizer.exp_avg.model.norm.weight",
+                           "optimizer.exp_avg_sq.model.layers.1.mlp.down_proj.weight"}) {
+    EXPECT_TRUE(expected.contains(name)) << name;
+  }
 }
 
 TEST_F(TrainerTest, DoesNotResumeWithAnotherSeed) {

@@ -137,6 +137,18 @@ RunOutput TrainFolder::run(const std::string& name, const Strings& overrides, co
   return output(name);
 }
 
+std::vector<RunOutput> TrainFolder::run_each(const std::vector<std::pair<std::string, Strings>>& runs) const {
+  std::vector<Strings> commands;
+  for (const auto& [name, overrides] : runs) commands.push_back(arguments(name, overrides));
+  const std::vector<Outcome> outcomes = hyper_parallel_each(commands);
+  std::vector<RunOutput> outputs;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    EXPECT_EQ(outcomes[i].exit_code, 0) << runs[i].first << ": " << outcomes[i].output;
+    outputs.push_back(output(runs[i].first));
+  }
+  return outputs;
+}
+
 std::vector<pid_t> children_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
   std::vector<pid_t> children;

@@ -6,10 +6,11 @@
 //   EXPECT_EQ(run.metric("loss").size(), 6u);
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/dist/support/program.h"
-#include "tests/distributed_checkpoint/support/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel::test {
 
@@ -53,6 +54,8 @@ class TrainFolder {
   Strings arguments(const std::string& output, const Strings& overrides = {}) const;
   // Trains; expects exit code 0.
   RunOutput run(const std::string& output, const Strings& overrides = {}, const Strings& more_environment = {}) const;
+  // The same for several {output, overrides}, two at a time: most of a short run is the start of the program, on one core.
+  std::vector<RunOutput> run_each(const std::vector<std::pair<std::string, Strings>>& runs) const;
   Outcome train(const std::string& output, const Strings& overrides = {}, const Strings& more_environment = {}) const;
   RunOutput output(const std::string& name) const { return {folder_ / name}; }
 
