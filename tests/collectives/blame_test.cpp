@@ -107,7 +107,7 @@ TEST(Blame, TimeOutSaysAtWhichStepAndPlaceTheMissingRankWas) {
     });
   };
   const std::string start =
-      "rank 1: time-out after 0.1 s in all_gather #2 of group \"pair\" (ranks 1-2), f32 [2]\n"
+      "rank 1: time-out after 0.1 s in all_gather #2 of group \"pair\" (ranks 1-2), f32 [2] + 1 more\n"
       "  arrived: 1 (all_gather #2); missing: 2 last did all_reduce #1";
   EXPECT_EQ(run(12, layer), str(start, " at step 12, layers.3"));
   EXPECT_EQ(run(12, nullptr), str(start, " at step 12"));

@@ -76,19 +76,62 @@ TEST(Processes, TimeOutNamesWhoArrivedAndWhoDidNot) {
   EXPECT_LT(outcome.took, seconds(5));
 }
 
-TEST(Processes, MismatchIsNamedByChecks) {
-  const Outcome outcome = launch(2, "mismatched");
+TEST(Processes, TimeOutInASubGroupNamesWorldRanksStepAndPlace) {
+  const Outcome outcome = launch(4, "split_times_out");
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("all_reduce #2 of group \"world\": ranks don't agree: rank 0 does all_reduce #2 sum f64 [6], "
-                                        "rank 1 does all_reduce #2 max f64 [7]"));
+  EXPECT_THAT(outcome.output, HasSubstr("time-out after 0.8 s in all_reduce #2 of group \"half\" (ranks 2-3), f32 [4]\n"
+                                        "  arrived: 2 (all_reduce #2); missing: 3 last did barrier #1 at step 5, layers.3"));
 }
 
-TEST(Processes, OtherSizeFailsWithoutChecksToo) {
-  const Outcome outcome = launch(2, "other_size");
+TEST(Processes, RankThatEndsEarlyIsNamed) {
+  const Outcome outcome = launch(3, "ends_early");
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("Received data size doesn't match expected size"));  // gloo ends the process by itself
+  EXPECT_THAT(outcome.output, HasSubstr("all_reduce #2 of group \"world\" (ranks 0-2), f32 [4]: rank 1 has ended; the last that it did was "
+                                        "barrier #1"));
+  EXPECT_LT(outcome.took, seconds(5));
+}
+
+TEST(Processes, CollectiveAfterAnAbandonedOneFails) {
+  const Outcome outcome = launch(2, "after_abandoned");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("group \"world\" was left with collectives under way"));
+  EXPECT_LT(outcome.took, seconds(5));
+}
+
+struct Disagreement {
+  const char* scenario;
+  int num_ranks;
+  const char* message;
+};
+
+class Disagreements : public testing::TestWithParam<Disagreement> {};
+
+// Neither gloo's own message, which ends the process, nor a wrong result.
+TEST_P(Disagreements, AreNamed) {
+  const Outcome outcome = launch(GetParam().num_ranks, GetParam().scenario);
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr(GetParam().message));
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("Received data size")));
   EXPECT_LT(outcome.took, seconds(6));
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Gloo, Disagreements,
+    testing::Values(
+        Disagreement{"mismatched", 2, "all_reduce #2 of group \"world\": reduction differs: rank 0 has sum, rank 1 has max (ranks 0-1)"},
+        Disagreement{"other_size_checked", 2,
+                     "all_gather #1 of group \"world\": size differs: rank 1 gives rank 0 3 elements (f32 [2] + 2 more), rank 0 expects 5"},
+        Disagreement{"other_size", 2,
+                     "all_reduce #1 of group \"world\": size differs: rank 0 has 6 elements (f64 [6]), rank 1 has 7 (f64 [7]) (ranks 0-1)"},
+        Disagreement{"other_large_size", 3, "size differs: rank "},
+        Disagreement{"short_broadcast", 3,
+                     "broadcast #1 of group \"world\": size differs: rank 0 has 4 elements (f32 [4]), rank 2 has 8 (f32 [8]) (ranks 0-2)"},
+        Disagreement{"short_gather", 2, "size differs: rank 1 gives rank 0 3 elements (f32 [2] + 2 more), rank 0 expects 5"},
+        Disagreement{"empty_gather", 2,
+                     "all_gather #1 of group \"world\": size differs: rank 1 gives rank 0 0 elements (f32), rank 0 expects 5"},
+        Disagreement{"other_op", 2, "operation differs: rank 0 does all_reduce f32 [4], rank 1 does broadcast f32 [4]"},
+        Disagreement{"short_message", 2, "#1 of group \"world\": sent f32 [4] from rank 0, received f32 [6] at rank 1"}),
+    [](const auto& info) { return std::string(info.param.scenario); });
 
 TEST(Processes, SignalsEndAllRanks) {
   for (const int signal : {SIGINT, SIGTERM}) {

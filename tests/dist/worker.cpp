@@ -15,6 +15,7 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/base/log.h"
 #include "hyper_parallel/collectives/launcher.h"
+#include "hyper_parallel/collectives/progress_note.h"
 #include "hyper_parallel/collectives/world.h"
 #include "tests/collectives/support/conformance.h"
 
@@ -70,7 +71,66 @@ void mismatched(World& world) {
     world.group().all_reduce(x, ReduceOp::kMax).wait();
 }
 
+// Where ranks pass sizes that don't agree, without checks. A block that is too short must not pass either.
 void other_size(World& world) { world.group().all_reduce(at::ones({world.rank() == 0 ? 6 : 7}, at::kDouble)).wait(); }
+
+void other_large_size(World& world) { world.group().all_reduce(at::ones({world.rank() == 2 ? 3'000'001 : 3'000'000}, at::kDouble)).wait(); }
+
+void short_broadcast(World& world) { world.group().broadcast(at::ones({world.rank() == 2 ? 8 : 4}), 0).wait(); }
+
+// Rank 1 gives `given` elements, rank 0 expects 5.
+void gather_uneven(World& world, int64_t given) {
+  const std::vector<at::Tensor> outputs{at::ones({2}), at::ones({world.rank() == 0 ? 5 : given})};
+  world.group().all_gather(outputs, world.rank() == 0 ? at::ones({2}) : at::ones({given})).wait();
+}
+void short_gather(World& world) { gather_uneven(world, 3); }
+void empty_gather(World& world) { gather_uneven(world, 0); }
+
+void other_op(World& world) {
+  const at::Tensor x = at::ones({4});
+  if (world.rank() == 0)
+    world.group().all_reduce(x).wait();
+  else
+    world.group().broadcast(x, 0).wait();
+}
+
+void short_message(World& world) {
+  if (world.rank() == 0)
+    world.group().send(at::ones({4}), 1).wait();
+  else
+    world.group().recv(at::ones({6}), 0).wait();
+}
+
+void split_times_out(World& world) {
+  const ProcessGroup half = world.group().split(world.rank() / 2, 0, "half");
+  static const std::string* place = interned_place("layers.3");
+  note_step(5);
+  const PlaceScope scope(place);
+  half.barrier();
+  if (world.rank() == 3) std::this_thread::sleep_for(milliseconds(3000));
+  half.all_reduce(at::ones({4})).wait();
+}
+
+void after_abandoned(World& world) {
+  const at::Tensor x = at::ones({100'000});
+  if (world.rank() == 1) {
+    std::this_thread::sleep_for(milliseconds(500));
+    world.group().all_reduce(x).wait();
+  }
+  try {
+    const Work work = world.group().all_reduce(x);
+    throw DataError("given up");
+  } catch (const DataError&) {
+  }
+  world.group().all_reduce(x).wait();
+}
+
+void ends_early(World& world) {
+  world.group().barrier();
+  if (world.rank() == 1) return;
+  std::this_thread::sleep_for(milliseconds(200));
+  world.group().all_reduce(at::ones({4})).wait();
+}
 
 void runs_until_interrupted(World& world) {
   handle_interrupts();
@@ -92,17 +152,28 @@ void runs_for_ever(World& world) {
 struct Scenario {
   void (*run)(World&);
   WorldOptions options;
+  bool ends_together = true;
 };
 
 const std::map<std::string, Scenario> kScenarios{
+    {"after_abandoned", {after_abandoned, {.timeout = std::chrono::seconds(10)}}},
     {"conformance", {conformance, {.timeout = std::chrono::seconds(30)}}},
     {"conformance_checked", {conformance, {.timeout = std::chrono::seconds(30), .check_collectives = true}}},
+    {"empty_gather", {empty_gather, {.timeout = std::chrono::seconds(2)}}},
+    {"ends_early", {ends_early, {.timeout = std::chrono::seconds(10)}, false}},
     {"greet", {greet, {}}},
     {"killed", {killed, {}}},
     {"mismatched", {mismatched, {.timeout = std::chrono::seconds(10), .check_collectives = true}}},
+    {"other_large_size", {other_large_size, {.timeout = std::chrono::seconds(2)}}},
+    {"other_op", {other_op, {.timeout = std::chrono::seconds(2)}}},
     {"other_size", {other_size, {.timeout = std::chrono::seconds(2)}}},
+    {"other_size_checked", {short_gather, {.timeout = std::chrono::seconds(10), .check_collectives = true}}},
     {"runs_for_ever", {runs_for_ever, {}}},
     {"runs_until_interrupted", {runs_until_interrupted, {}}},
+    {"short_broadcast", {short_broadcast, {.timeout = std::chrono::seconds(2)}}},
+    {"short_gather", {short_gather, {.timeout = std::chrono::seconds(2)}}},
+    {"short_message", {short_message, {.timeout = std::chrono::seconds(2)}}},
+    {"split_times_out", {split_times_out, {.timeout = milliseconds(800)}}},
     {"throws", {throws, {}}},
     {"times_out", {times_out, {.timeout = milliseconds(800)}}},
 };
@@ -110,7 +181,7 @@ const std::map<std::string, Scenario> kScenarios{
 int run_rank(const Scenario& scenario) {
   World world = World::from_environment(scenario.options);
   scenario.run(world);
-  world.group().barrier();  // nobody leaves while another may still wait for it
+  if (scenario.ends_together) world.group().barrier();  // nobody leaves while another may still wait for it
   return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 3 : 0;
 }
 

@@ -7,7 +7,10 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/collectives/progress_note.h"
 #include "tests/fully_shard/support/training.h"
 
 namespace hyper_parallel::testing_support {
@@ -38,6 +41,10 @@ std::string message_of(F&& f) {
   }
   return "nothing thrown";
 }
+
+struct Sleeper : ModuleHook {
+  void pre_forward(Module&, TensorRefs) override { std::this_thread::sleep_for(std::chrono::milliseconds(900)); }
+};
 
 size_t bytes_of(const at::Tensor& tensor) { return tensor.storage().nbytes(); }
 
@@ -323,6 +330,21 @@ TEST(FullyShard, AFailingRankEndsAll) {
     EXPECT_THAT(message, HasSubstr("rank 1: "));
     EXPECT_THAT(message, HasSubstr("injected"));
   }
+}
+
+TEST(FullyShard, TimeOutNamesTheUnitThatTheMissingRankWasAt) {
+  const std::string message = message_of<CollectiveError>([&] {
+    run_threads(2,
+                [&](World& world) {
+                  Rank rank(world);
+                  note_step(7);
+                  if (world.rank() == 1) rank.model.blocks[0].add_hook(std::make_shared<Sleeper>());
+                  backward_all(world, rank.run, rank.model, rank.engine, 0);
+                },
+                {.timeout = std::chrono::milliseconds(300)});
+  });
+  // Rank 1 sleeps in block 0, whose weights or the next ones it asked for last.
+  EXPECT_THAT(message, testing::ContainsRegex("missing: 1 last did all_gather #[0-9]+ at step 7, blocks\\.[01]"));
 }
 
 TEST(FullyShard, HigherDerivativesAreRejected) {
