@@ -23,9 +23,9 @@ LoadedConfig load(const Options& options, std::vector<std::string> overrides) {
 }
 
 WorldOptions world_options(const LauncherConfig& launcher) {
-  return {.backend = launcher.backend,
-          .timeout = std::chrono::seconds(launcher.timeout_seconds),
-          .abandon = [](std::exception_ptr cause) { std::_Exit(report(std::move(cause))); }};
+  return {.backend = launcher.backend, .timeout = std::chrono::seconds(launcher.timeout_seconds), .abandon = [](std::exception_ptr cause) {
+            std::_Exit(report(std::move(cause)));
+          }};
 }
 
 int exit_code(int signal) { return signal == 0 ? 0 : 128 + signal; }

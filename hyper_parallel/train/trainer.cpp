@@ -129,9 +129,9 @@ class Trainer::Impl {
   }
 
   void open_output() {
-    metrics_ = std::make_unique<MetricsLog>(config_.output_dir, MetricsOptions{.num_steps = last_step(),
-                                                                               .logging_steps = config_.training.logging_steps,
-                                                                               .resume_step = steps_done_});
+    metrics_ = std::make_unique<MetricsLog>(
+        config_.output_dir,
+        MetricsOptions{.num_steps = last_step(), .logging_steps = config_.training.logging_steps, .resume_step = steps_done_});
     if (steps_done_ == 0 && !list_checkpoints(checkpoints()).empty())
       log_warning(checkpoints().string(), " holds checkpoints of an earlier run; metrics.jsonl starts anew",
                   " (--checkpoint.restore_from=LATEST would go on from them)");
