@@ -59,13 +59,14 @@ class ThreadRun {
 
   void run() {
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([this, rank] {
-      run_rank(rank);
-      const std::lock_guard lock(mutex_);
-      ++num_ended_;
-      failed_ |= causes_[rank] != nullptr;
-      changed_.notify_one();
-    });
+    for (int rank = 0; rank < size(); ++rank)
+      threads.emplace_back([this, rank] {
+        run_rank(rank);
+        const std::lock_guard lock(mutex_);
+        ++num_ended_;
+        failed_ |= causes_[rank] != nullptr;
+        changed_.notify_one();
+      });
     if (options_.abandon) wait_or_abandon();
     for (std::thread& thread : threads) thread.join();
     int first = shared_ != nullptr ? shared_->failed_rank() : -1;
