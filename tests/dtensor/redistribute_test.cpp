@@ -71,10 +71,34 @@ struct Case {
   std::vector<int64_t> mesh;
   Shape shape;
   bool all_kinds;
-  size_t stride = 1;  // every stride-th pair
+  size_t part = 0, num_parts = 1;  // of the source layouts
 };
-void PrintTo(const Case& value, std::ostream* out) { *out << str("mesh ", value.mesh, " shape ", value.shape); }
+void PrintTo(const Case& value, std::ostream* out) { *out << str("mesh ", value.mesh, " shape ", value.shape, " part ", value.part); }
 class RedistributeTest : public testing::TestWithParam<Case> {};
+
+struct LayoutValue {
+  Layout layout;
+  const Spec* spec;
+  at::Tensor local;  // what this rank should hold
+};
+
+std::vector<LayoutValue> all_values(const DeviceMesh& mesh, const Case& test) {
+  const at::Tensor whole = whole_tensor(test.shape);
+  std::vector<LayoutValue> values;
+  for (const Layout& layout : all_layouts(mesh, test.shape, test.all_kinds))
+    values.push_back({layout, intern_spec(layout, test.shape, at::kDouble), reference_local(whole, layout)});
+  return values;
+}
+
+void check_pair(const LayoutValue& from, const LayoutValue& to) {
+  const at::Tensor before = from.local.clone();
+  const RedistributePlan& plan = redistribute_plan(from.spec, to.spec);
+  const at::Tensor moved = plan.run(from.local);
+  ASSERT_TRUE(moved.equal(to.local)) << from.layout.to_string() << " to " << to.layout.to_string() << " by " << plan.to_string() << "\n"
+                                     << moved;
+  ASSERT_TRUE(plan.steps().empty() ? moved.is_same(from.local) : moved.is_contiguous() && !moved.is_alias_of(from.local));
+  ASSERT_TRUE(from.local.equal(before)) << "the input changed";
+}
 
 TEST_P(RedistributeTest, EveryPairOfPlacementsMatchesSlicing) {
   int64_t ranks = 1;
@@ -85,24 +109,14 @@ TEST_P(RedistributeTest, EveryPairOfPlacementsMatchesSlicing) {
       [&](World& world) {
         const std::vector<std::string> names{"a", "b", "c"};
         const DeviceMesh mesh(world.group(), GetParam().mesh, {names.begin(), names.begin() + GetParam().mesh.size()});
-        const at::Tensor whole = whole_tensor(GetParam().shape);
-        const auto layouts = all_layouts(mesh, GetParam().shape, GetParam().all_kinds);
-        size_t counter = 0;
-        for (const Layout& from : layouts) {
-          const at::Tensor local = reference_local(whole, from);
-          const at::Tensor before = local.clone();
-          const Spec* spec = intern_spec(from, GetParam().shape, at::kDouble);
-          ASSERT_EQ(spec->local_shape(), local.sizes().vec()) << spec->to_string();
-          for (const Layout& to : layouts) {
-            if (!reachable(from, to) || counter++ % GetParam().stride != 0) continue;
-            const RedistributePlan& plan = redistribute_plan(spec, intern_spec(to, GetParam().shape, at::kDouble));
-            const at::Tensor moved = plan.run(local);
+        const auto values = all_values(mesh, GetParam());
+        for (size_t source = GetParam().part; source < values.size(); source += GetParam().num_parts) {
+          ASSERT_EQ(values[source].spec->local_shape(), values[source].local.sizes().vec()) << values[source].spec->to_string();
+          for (const LayoutValue& to : values) {
+            if (!reachable(values[source].layout, to.layout)) continue;
+            check_pair(values[source], to);
+            if (testing::Test::HasFatalFailure()) return;
             if (world.rank() == 0) ++num_pairs;
-            ASSERT_TRUE(moved.equal(reference_local(whole, to)))
-                << from.to_string() << " to " << to.to_string() << " by " << plan.to_string() << "\n"
-                << moved;
-            ASSERT_TRUE(plan.steps().empty() ? moved.is_same(local) : moved.is_contiguous() && !moved.is_alias_of(local));
-            ASSERT_TRUE(local.equal(before)) << "the input changed";
           }
         }
       },
@@ -110,13 +124,21 @@ TEST_P(RedistributeTest, EveryPairOfPlacementsMatchesSlicing) {
   EXPECT_GT(num_pairs, 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, RedistributeTest,
+INSTANTIATE_TEST_SUITE_P(Line, RedistributeTest,
                          testing::Values(Case{{2}, {5, 3}, true}, Case{{2}, {1, 4}, true}, Case{{2}, {0, 3}, true},
                                          Case{{2}, {3, 2, 4}, true}, Case{{3}, {7, 4}, true}, Case{{3}, {2, 6}, true},
-                                         Case{{3}, {4, 4, 3}, true}, Case{{2, 2}, {4, 4}, true, 2}, Case{{2, 2}, {5, 3}, true, 2},
-                                         Case{{2, 2}, {1, 7}, true, 3}, Case{{2, 3}, {7, 4}, true, 3}, Case{{2, 3}, {6, 6}, true, 3},
-                                         Case{{2, 3}, {1, 2}, true, 3}, Case{{2, 2, 2}, {9, 3}, false, 2},
-                                         Case{{2, 2, 2}, {8, 8}, false, 3}, Case{{2, 2, 2}, {8, 8}, true, 701}));
+                                         Case{{3}, {4, 4, 3}, true}));
+INSTANTIATE_TEST_SUITE_P(Grid, RedistributeTest,
+                         testing::Values(Case{{2, 2}, {4, 4}, true}, Case{{2, 2}, {5, 3}, true}, Case{{2, 2}, {1, 7}, true},
+                                         Case{{2, 3}, {7, 4}, true}, Case{{2, 3}, {6, 6}, true}, Case{{2, 3}, {1, 2}, true}));
+INSTANTIATE_TEST_SUITE_P(Cube, RedistributeTest, testing::Values(Case{{2, 2, 2}, {9, 3}, false}, Case{{2, 2, 2}, {8, 8}, false}));
+
+std::vector<Case> in_parts(const Case& whole, size_t num_parts) {
+  std::vector<Case> cases(num_parts, whole);
+  for (size_t part = 0; part < num_parts; ++part) cases[part].part = part, cases[part].num_parts = num_parts;
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(CubeOfAllKinds, RedistributeTest, testing::ValuesIn(in_parts({{2, 2, 2}, {8, 8}, true}, 16)));
 
 // ---- which steps are taken
 
