@@ -3,7 +3,8 @@
 // sums run in rank order for every dtype, operation and size, and give the bits that ranks as threads give. (gloo's own algorithms change
 // their order with the size, lack dtypes, operations and uneven sizes, and its reduce_scatter is slower.)
 //
-// Each group has one worker thread that does its collectives in the order of posting. Sends and recvs go out at once.
+// Each group has one worker thread that does its collectives in the order of posting, unless somebody waits before it has begun: then that
+// thread does. Sends and recvs go out at once.
 //
 // gloo ends the process over a message that is larger than expected and says nothing about one that is smaller. So a message's tag is a
 // hash of all that both sides must agree on, its size first: messages that don't agree never meet. Both ranks then wait; the status board's
@@ -86,6 +87,8 @@ class GlooBackend final : public Backend {
 
   // gloo_backend.cpp: requests and the worker.
   void work();
+  void run_next(std::unique_lock<std::mutex>& lock);
+  void await(GlooRequest& request);
   void shut_down() noexcept;
   void post_message(GlooRequest& request);
   void wait_for_message(GlooRequest& request);
@@ -93,7 +96,7 @@ class GlooBackend final : public Backend {
   std::exception_ptr left_error() const;
   std::string operation_text(Op op, uint64_t sequence) const;
 
-  // gloo_collectives.cpp, on the worker.
+  // gloo_collectives.cpp, on the thread that runs the request.
   void run(GlooRequest& request);
   void run_all_reduce(Call& call);
   void run_reduce_scatter(Call& call);
@@ -130,18 +133,18 @@ class GlooBackend final : public Backend {
   std::shared_ptr<GlooRequest> next_;  // begun, not posted
   uint64_t sequence_ = 0;
   std::map<std::pair<int, bool>, uint64_t> num_messages_;  // (peer, is send)
-  uint64_t signature_ = 0;                                 // worker only, like the next three: what the tags of a call start from
+  uint64_t signature_ = 0;                                 // of who runs, like the next three: what the tags of a call start from
   uint32_t num_rounds_ = 0;                                // of the call
   std::unique_ptr<char[]> staging_;                        // not initialised
   int64_t staging_bytes_ = 0;
 
   std::mutex mutex_;  // everything below, and the requests' results
-  std::condition_variable changed_;
+  std::condition_variable posted_, completed_;
   std::deque<std::shared_ptr<GlooRequest>> queue_;
   std::shared_ptr<GlooRequest> running_;
   std::deque<std::shared_ptr<GlooRequest>> recent_;  // the last few that ran, the running one included: others may still be at them
   std::vector<GlooRequest*> messages_;               // sends and recvs that are not waited for yet
-  std::vector<Flight> flights_;                      // changed by the worker only, who may read it without the mutex
+  std::vector<Flight> flights_;                      // changed by who runs only, who may read it without the mutex
   std::string mismatch_;                             // why the running call's transfers were aborted
   std::exception_ptr failed_;                        // of the first request that failed: all later ones fail alike
   bool stop_ = false;

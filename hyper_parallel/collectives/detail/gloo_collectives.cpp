@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives of the gloo backend, all on its worker thread.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -9,9 +10,13 @@
 namespace hyper_parallel::detail {
 namespace {
 
-constexpr int64_t kGatherBytes = int64_t(32) << 10;  // all_reduce: up to this, everybody gets everything in one round
-constexpr int64_t kChunkBytes = int64_t(512) << 10;
-constexpr int kWindow = 3;  // chunks under way
+// All_reduce: up to this, everybody gets everything in one round. For two ranks that is no more to send than in two rounds, only to add.
+constexpr int64_t kGatherBytes = int64_t(32) << 10, kPairGatherBytes = int64_t(2) << 20;
+constexpr int64_t kChunkBytes = int64_t(1) << 20;
+constexpr int64_t kStagingBytes = int64_t(32) << 20;  // about this much is received ahead
+constexpr int kMaxWindow = 16;                        // chunks under way
+
+int window_of(int num_ranks) { return int(std::clamp<int64_t>(kStagingBytes / (kChunkBytes * num_ranks), 2, kMaxWindow)); }
 
 int64_t num_chunks_of(int64_t numel, int64_t element_bytes) {
   const int64_t chunk_numel = kChunkBytes / element_bytes;
@@ -117,15 +122,16 @@ void GlooBackend::reduce_blocks(const Call& call, const Blocks& sends, const Blo
   int64_t largest = 0;
   for (const Block& block : sends) largest = std::max(largest, block.numel);
   const int64_t num_chunks = num_chunks_of(largest, element_bytes);
+  const int window = window_of(size());
   const int64_t slot_bytes = (std::min(kChunkBytes, output.numel * element_bytes) + 63) / 64 * 64;
-  char* const slots = staging(std::min<int64_t>(kWindow, num_chunks) * size() * slot_bytes);
-  std::array<uint32_t, kWindow> rounds{};
+  char* const slots = staging(std::min<int64_t>(window, num_chunks) * size() * slot_bytes);
+  std::array<uint32_t, kMaxWindow> rounds{};
   std::vector<const void*> inputs(size());
-  for (int64_t next = 0; next < num_chunks + kWindow; ++next) {
-    if (const int64_t chunk = next - kWindow; chunk >= 0 && chunk < num_chunks) {
-      finish(rounds[chunk % kWindow]);
+  for (int64_t next = 0; next < num_chunks + window; ++next) {
+    if (const int64_t chunk = next - window; chunk >= 0 && chunk < num_chunks) {
+      finish(rounds[chunk % window]);
       const Parcel result = chunk_of(output, chunk, element_bytes);
-      for (int r = 0; r < size(); ++r) inputs[r] = slots + (chunk % kWindow * size() + r) * slot_bytes;
+      for (int r = 0; r < size(); ++r) inputs[r] = slots + (chunk % window * size() + r) * slot_bytes;
       inputs[rank()] = chunk_of(sends[rank()], chunk, element_bytes).data;
       void* to = result.data;
       const int divisor = call.reduce == ReduceOp::kAvg ? size() : 1;
@@ -137,16 +143,16 @@ void GlooBackend::reduce_blocks(const Call& call, const Blocks& sends, const Blo
     for (int r = 0; r < size(); ++r) {
       out.push_back(chunk_of(sends[r], next, element_bytes));
       const Parcel result = chunk_of(output, next, element_bytes);
-      in.push_back({slots + (next % kWindow * size() + r) * slot_bytes, result.num_bytes, result.whole_bytes});
+      in.push_back({slots + (next % window * size() + r) * slot_bytes, result.num_bytes, result.whole_bytes});
     }
-    rounds[next % kWindow] = start(out, in);
+    rounds[next % window] = start(out, in);
   }
 }
 
 void GlooBackend::run_all_reduce(Call& call) {
   const int64_t element_bytes = call.element_bytes();
   for (const Block& block : call.out) {
-    if (size() == 2 || block.numel * element_bytes <= kGatherBytes) {
+    if (block.numel * element_bytes <= (size() == 2 ? kPairGatherBytes : kGatherBytes)) {
       reduce_blocks(call, everybody(block), block, [](int64_t) {});
       continue;
     }
@@ -156,16 +162,17 @@ void GlooBackend::run_all_reduce(Call& call) {
       parts.push_back({block.data + begin * element_bytes, end - begin});
       begin = end;
     }
-    std::array<uint32_t, kWindow> rounds{};
+    const int window = window_of(size());
+    std::array<uint32_t, kMaxWindow> rounds{};
     int64_t num_shared = 0;
     reduce_blocks(call, parts, parts[rank()], [&](int64_t chunk) {
-      if (chunk >= kWindow) finish(rounds[chunk % kWindow]);
+      if (chunk >= window) finish(rounds[chunk % window]);
       Parcels in;
       for (const Block& part : parts) in.push_back(chunk_of(part, chunk, element_bytes));
-      rounds[chunk % kWindow] = start(Parcels(size(), in[rank()]), in);
+      rounds[chunk % window] = start(Parcels(size(), in[rank()]), in);
       num_shared = chunk + 1;
     });
-    for (int64_t chunk = std::max<int64_t>(0, num_shared - kWindow); chunk < num_shared; ++chunk) finish(rounds[chunk % kWindow]);
+    for (int64_t chunk = std::max<int64_t>(0, num_shared - window); chunk < num_shared; ++chunk) finish(rounds[chunk % window]);
   }
 }
 

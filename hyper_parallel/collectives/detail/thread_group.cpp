@@ -69,7 +69,7 @@ void ThreadGroup::arrive(Entry& entry) {
   RankStatus& status = status_[entry.rank];
   status.op.store(entry.call.op, std::memory_order_relaxed);
   status.step.store(progress_note.step, std::memory_order_relaxed);
-  status.place.store(progress_note.place, std::memory_order_relaxed);
+  status.place.store(progress_note.place, std::memory_order_release);
   status.sequence.store(slot.sequence, std::memory_order_release);
   if (world_.failed_rank() >= 0) throw_failure(operation_text(entry.call.op, slot.sequence), entry.rank, -1);
   if (slot.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) open(slot, entry.rank);
