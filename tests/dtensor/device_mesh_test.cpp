@@ -7,23 +7,15 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::message_of;
 const WorldOptions kQuick{.timeout = std::chrono::seconds(20)};
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
-}
 
 TEST(DeviceMesh, CoordinatesAreRowMajorAndGroupsFollowAxes) {
   run_threads(
@@ -80,20 +72,20 @@ TEST(DeviceMesh, SlicesAndFlattenedAxes) {
         at::Tensor sum = at::full({1}, double(world.rank()));
         outer.group().all_reduce(sum).wait();
         EXPECT_EQ(sum.item<double>(), 4 * base + 10);
-        EXPECT_THAT(message_of([&] { mesh.flatten(pp_tp, "x"); }), HasSubstr("not adjacent"));
-        EXPECT_THAT(message_of([&] { mesh.flatten(pp_dp, "model"); }), HasSubstr("already names other axes"));
+        EXPECT_THAT(message_of<LayoutError>([&] { mesh.flatten(pp_tp, "x"); }), HasSubstr("not adjacent"));
+        EXPECT_THAT(message_of<LayoutError>([&] { mesh.flatten(pp_dp, "model"); }), HasSubstr("already names other axes"));
       },
       kQuick);
 }
 
 TEST(DeviceMesh, BadInputIsNamed) {
   const World world = World::single();
-  EXPECT_THAT(message_of([&] { DeviceMesh(world.group(), {2}, {"dp"}); }), HasSubstr("needs 2 ranks, the group has 1"));
-  EXPECT_THAT(message_of([&] { DeviceMesh(world.group(), {1, 1}, {"dp"}); }), HasSubstr("names 1"));
-  EXPECT_THAT(message_of([&] { DeviceMesh(world.group(), {1, 1}, {"dp", "dp"}); }), HasSubstr("appears twice"));
-  EXPECT_THAT(message_of([&] { DeviceMesh(world.group(), {1, 0}, {"dp", "tp"}); }), HasSubstr("\"tp\" has size 0"));
+  EXPECT_THAT(message_of<LayoutError>([&] { DeviceMesh(world.group(), {2}, {"dp"}); }), HasSubstr("needs 2 ranks, the group has 1"));
+  EXPECT_THAT(message_of<LayoutError>([&] { DeviceMesh(world.group(), {1, 1}, {"dp"}); }), HasSubstr("names 1"));
+  EXPECT_THAT(message_of<LayoutError>([&] { DeviceMesh(world.group(), {1, 1}, {"dp", "dp"}); }), HasSubstr("appears twice"));
+  EXPECT_THAT(message_of<LayoutError>([&] { DeviceMesh(world.group(), {1, 0}, {"dp", "tp"}); }), HasSubstr("\"tp\" has size 0"));
   const DeviceMesh mesh(world.group(), {1, 1}, {"dp", "tp"});
-  EXPECT_THAT(message_of([&] { mesh["pp"]; }), HasSubstr("no axis \"pp\" (known: dp, tp)"));
+  EXPECT_THAT(message_of<LayoutError>([&] { mesh["pp"]; }), HasSubstr("no axis \"pp\" (known: dp, tp)"));
 }
 
 }  // namespace

@@ -9,11 +9,13 @@
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/dtensor/factories.h"
 #include "tests/dtensor/support/reference.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::message_of;
 using testing_support::reference_local;
 const WorldOptions kQuick{.timeout = std::chrono::seconds(30)};
 const Shape kShape{5, 3};
@@ -151,23 +153,15 @@ TEST(Factories, RandomValuesAreBitIdenticalOnEveryMesh) {
         kQuick);
 }
 
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
-}
-
 TEST(DTensor, BadInputIsNamed) {
   const DeviceMesh mesh(World::single().group(), {1}, {"tp"});
-  EXPECT_THAT(message_of([&] { DTensor(at::arange(3)); }), HasSubstr("a plain tensor of shape [3] where a DTensor is needed"));
-  EXPECT_THAT(message_of([&] { from_local(at::arange(3), Layout(mesh)("tp"), {4}); }), HasSubstr("the local tensor has shape [3]"));
-  EXPECT_THAT(message_of([&] { from_local(at::arange(3), Layout(mesh, {ragged_shard({3})})); }), HasSubstr("pass the global sizes"));
-  EXPECT_THAT(message_of([&] { zeros({4}, Layout(mesh, {partial()})); }), HasSubstr("no Partial tensor"));
-  EXPECT_THAT(message_of([&] { from_local(at::arange(3), Layout(mesh, {partial()})).state_entry("w"); }),
+  EXPECT_THAT(message_of<LayoutError>([&] { DTensor(at::arange(3)); }), HasSubstr("a plain tensor of shape [3] where a DTensor is needed"));
+  EXPECT_THAT(message_of<LayoutError>([&] { from_local(at::arange(3), Layout(mesh)("tp"), {4}); }),
+              HasSubstr("the local tensor has shape [3]"));
+  EXPECT_THAT(message_of<LayoutError>([&] { from_local(at::arange(3), Layout(mesh, {ragged_shard({3})})); }),
+              HasSubstr("pass the global sizes"));
+  EXPECT_THAT(message_of<LayoutError>([&] { zeros({4}, Layout(mesh, {partial()})); }), HasSubstr("no Partial tensor"));
+  EXPECT_THAT(message_of<LayoutError>([&] { from_local(at::arange(3), Layout(mesh, {partial()})).state_entry("w"); }),
               HasSubstr("w: a Partial tensor has no state"));
   const DTensor x = from_local(at::arange(3), Layout(mesh)("tp"));
   EXPECT_THAT(x.to_string(), HasSubstr("DTensor Long [3] on DeviceMesh(tp=1) [S(0)], local:"));

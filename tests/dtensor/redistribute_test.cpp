@@ -7,11 +7,13 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 #include "tests/dtensor/support/reference.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::message_of;
 using testing_support::reference_local;
 const WorldOptions kQuick{.timeout = std::chrono::seconds(30)};
 
@@ -168,27 +170,23 @@ TEST(RedistributePlan, TakesTheCheapestSteps) {
       kQuick);
 }
 
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
-}
-
 TEST(RedistributePlan, RefusesWhatCannotBe) {
   const DeviceMesh mesh(World::single().group(), {1, 1}, {"dp", "tp"});
   const Layout whole(mesh);
   const Spec* spec = intern_spec(whole, {4, 4}, at::kFloat);
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(message_of<LayoutError>([&] {
                 redistribute_plan(spec, intern_spec({mesh, {partial(), replicate()}}, {4, 4}, at::kFloat));
               }),
               HasSubstr("axis \"dp\" can't become Partial"));
-  EXPECT_THAT(message_of([&] { redistribute_plan(spec, intern_spec(whole, {4, 5}, at::kFloat)); }), HasSubstr("the shapes differ"));
-  EXPECT_THAT(message_of([&] { redistribute_plan(spec, intern_spec(whole, {4, 4}, at::kDouble)); }), HasSubstr("the dtypes differ"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(message_of<LayoutError>([&] {
+                redistribute_plan(spec, intern_spec(whole, {4, 5}, at::kFloat));
+              }),
+              HasSubstr("the shapes differ"));
+  EXPECT_THAT(message_of<LayoutError>([&] {
+                redistribute_plan(spec, intern_spec(whole, {4, 4}, at::kDouble));
+              }),
+              HasSubstr("the dtypes differ"));
+  EXPECT_THAT(message_of<LayoutError>([&] {
                 redistribute_plan(spec, intern_spec(Layout(mesh["dp"]), {4, 4}, at::kFloat));
               }),
               HasSubstr("the meshes differ"));

@@ -8,22 +8,14 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 #include "tests/dtensor/support/reference.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::message_of;
 const WorldOptions kQuick{.timeout = std::chrono::seconds(20)};
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
-}
 
 TEST(Layout, BothNotationsAgree) {
   run_threads(
@@ -34,10 +26,10 @@ TEST(Layout, BothNotationsAgree) {
         EXPECT_EQ(Layout(mesh)("None", "tp"), Layout(mesh, {replicate(), shard(1)}));
         EXPECT_EQ(Layout(mesh)("dp,tp", ""), Layout(mesh, {shard(0), shard(0)}));
         EXPECT_EQ(Layout(mesh)(), Layout(mesh));
-        EXPECT_THAT(message_of([&] { return Layout(mesh)("tp,dp"); }), HasSubstr("against the mesh's order"));
-        EXPECT_THAT(message_of([&] { return Layout(mesh)("dp", "dp"); }), HasSubstr("splits two dims"));
-        EXPECT_THAT(message_of([&] { return Layout(mesh)("pp"); }), HasSubstr("no axis \"pp\" (known: dp, tp)"));
-        EXPECT_THAT(message_of([&] { Layout(mesh, {shard(0)}); }), HasSubstr("1 placements [S(0)] for the 2 axes"));
+        EXPECT_THAT(message_of<LayoutError>([&] { return Layout(mesh)("tp,dp"); }), HasSubstr("against the mesh's order"));
+        EXPECT_THAT(message_of<LayoutError>([&] { return Layout(mesh)("dp", "dp"); }), HasSubstr("splits two dims"));
+        EXPECT_THAT(message_of<LayoutError>([&] { return Layout(mesh)("pp"); }), HasSubstr("no axis \"pp\" (known: dp, tp)"));
+        EXPECT_THAT(message_of<LayoutError>([&] { Layout(mesh, {shard(0)}); }), HasSubstr("1 placements [S(0)] for the 2 axes"));
       },
       kQuick);
 }
@@ -54,14 +46,20 @@ TEST(Spec, EqualSpecsAreOneObject) {
 
 TEST(Spec, BadLayoutsAreNamed) {
   const DeviceMesh mesh(World::single().group(), {1}, {"tp"});
-  EXPECT_THAT(message_of([&] { intern_spec(Layout(mesh, {shard(2)}), {4, 6}, at::kFloat); }), HasSubstr("S(2) of a tensor with 2 dims"));
-  EXPECT_THAT(message_of([&] { intern_spec(Layout(mesh, {ragged_shard({5})}), {4, 6}, at::kFloat); }), HasSubstr("adds up to 5, not 24"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(message_of<LayoutError>([&] {
+                intern_spec(Layout(mesh, {shard(2)}), {4, 6}, at::kFloat);
+              }),
+              HasSubstr("S(2) of a tensor with 2 dims"));
+  EXPECT_THAT(message_of<LayoutError>([&] {
+                intern_spec(Layout(mesh, {ragged_shard({5})}), {4, 6}, at::kFloat);
+              }),
+              HasSubstr("adds up to 5, not 24"));
+  EXPECT_THAT(message_of<LayoutError>([&] {
                 intern_spec(Layout(mesh, {ragged_shard({2, 2}, 1)}), {4, 6}, at::kFloat);
               }),
               HasSubstr("has 2 sizes for axis \"tp\" of 1"));
-  EXPECT_THAT(message_of([&] { strided_shard(0, 0); }), HasSubstr("split 0"));
-  EXPECT_THAT(message_of([&] { ragged_shard({-1}); }), HasSubstr("negative"));
+  EXPECT_THAT(message_of<LayoutError>([&] { strided_shard(0, 0); }), HasSubstr("split 0"));
+  EXPECT_THAT(message_of<LayoutError>([&] { ragged_shard({-1}); }), HasSubstr("negative"));
 }
 
 // The pieces of every rank, written into one tensor from reference shards, rebuild it.

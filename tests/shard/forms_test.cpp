@@ -19,6 +19,7 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/collective_count.h"
 #include "tests/shard/support/compare.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
@@ -38,16 +39,6 @@ template <class Body>
 void on_ranks(int ranks, const Body& body) {
   run_threads(
       ranks, [&](World& world) { body(DeviceMesh(world.group(), {world.size()}, {"a"})); }, kQuick);
-}
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
 }
 
 TEST(Out, ResultTakesTheLayoutOfOut) {
@@ -85,10 +76,11 @@ TEST(Out, EmptyOutTakesShapeAndWrongOnesAreErrors) {
     at::sum_out(out, a, at::IntArrayRef{1});
     EXPECT_TRUE(close(whole_of(out), example({5, 4}).sum({1})));
     at::Tensor wrong = shard_of(example({3}), Layout(mesh)), plain = at::empty({5, 4}, at::kDouble);
-    EXPECT_THAT(message_of([&] { at::sum_out(wrong, a, at::IntArrayRef{1}); }), HasSubstr("out has shape [3], the result [5]"));
-    EXPECT_THAT(message_of([&] { at::add_out(plain, a, a); }), HasSubstr("out is a plain tensor"));
+    EXPECT_THAT(message_of<LayoutError>([&] { at::sum_out(wrong, a, at::IntArrayRef{1}); }),
+                HasSubstr("out has shape [3], the result [5]"));
+    EXPECT_THAT(message_of<LayoutError>([&] { at::add_out(plain, a, a); }), HasSubstr("out is a plain tensor"));
     at::Tensor integers = shard_of(example({5, 4}).to(at::kLong), Layout(mesh));
-    EXPECT_THAT(message_of([&] { at::add_out(integers, a, a); }), HasSubstr("can't be cast"));
+    EXPECT_THAT(message_of<LayoutError>([&] { at::add_out(integers, a, a); }), HasSubstr("can't be cast"));
   });
 }
 
@@ -150,8 +142,8 @@ TEST(InPlaceViews, OfARedistributedCopyIsAnError) {
   on_ranks(2, [](const DeviceMesh& mesh) {
     at::Tensor x = shard_of(example({5, 4}), Layout(mesh)("a"));
     at::Tensor row = x.select(0, 1), column = x.select(1, 1);
-    EXPECT_THAT(message_of([&] { row.add_(1); }), HasSubstr("that had to be redistributed, so it is a copy"));
-    EXPECT_THAT(message_of([&] { row.exp_(); }), HasSubstr("redistribute the tensor before taking the view"));
+    EXPECT_THAT(message_of<LayoutError>([&] { row.add_(1); }), HasSubstr("that had to be redistributed, so it is a copy"));
+    EXPECT_THAT(message_of<LayoutError>([&] { row.exp_(); }), HasSubstr("redistribute the tensor before taking the view"));
     column.add_(1);
     at::Tensor expected = example({5, 4});
     expected.select(1, 1).add_(1);

@@ -19,6 +19,7 @@
 #include "hyper_parallel/dtensor/random.h"
 #include "hyper_parallel/shard/op_registry.h"
 #include "tests/shard/support/compare.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
@@ -171,37 +172,27 @@ TEST(Random, ValuesDoNotDependOnTheLayout) {
   });
 }
 
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
-}
-
 TEST(Errors, OpsWithoutARuleAndBadArgumentsAreNamed) {
   on_two_ranks([](const DeviceMesh& mesh) {
     const at::Tensor x = shard_of(example({5, 4}), Layout(mesh)("a"));
-    EXPECT_THAT(message_of([&] { at::renorm(x, 2, 0, 3); }),
+    EXPECT_THAT(message_of<LayoutError>([&] { at::renorm(x, 2, 0, 3); }),
                 testing::AllOf(HasSubstr("aten::renorm: this op has no sharding rule; add a row to a file of hyper_parallel/shard/ops"),
                                HasSubstr("self: Double [5, 4] on DeviceMesh(a=2) [S(0)]")));
-    EXPECT_THAT(message_of([&] {
+    EXPECT_THAT(message_of<LayoutError>([&] {
                   x + example({5, 4});
                 }),
                 testing::AllOf(HasSubstr("a plain tensor with dims among DTensors"), HasSubstr("other: plain Double [5, 4]")));
     at::Tensor p = shard_of(example({5, 4}), Layout(mesh, {partial()}));
     const at::Tensor view = p.view({20});
-    EXPECT_THAT(message_of([&] { p.fill_(1); }),
+    EXPECT_THAT(message_of<LayoutError>([&] { p.fill_(1); }),
                 testing::AllOf(HasSubstr("aten::fill_.Scalar: in place on"), HasSubstr("shares memory with other tensors")));
-    EXPECT_THAT(message_of([&] { p.normal_(); }), HasSubstr("random values can't fill a Partial tensor"));
+    EXPECT_THAT(message_of<LayoutError>([&] { p.normal_(); }), HasSubstr("random values can't fill a Partial tensor"));
   });
 }
 
 TEST(Rows, ErrorsNameFileAndLine) {
   const auto parse = [](const char* text) {
-    return message_of([&] {
+    return message_of<LayoutError>([&] {
       std::map<std::string, OpRow> rows;
       parse_op_rows(text, "ops/x.yaml", rows);
     });

@@ -10,6 +10,7 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/collective_count.h"
 #include "tests/shard/support/compare.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
@@ -22,16 +23,6 @@ at::Tensor example(const Shape& shape) {
   int64_t numel = 1;
   for (int64_t size : shape) numel *= size;
   return at::arange(numel, at::kDouble).view(shape) + 1;
-}
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 template <class Body>

@@ -16,6 +16,7 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/shard/op_registry.h"
 #include "tests/shard/support/compare.h"
+#include "tests/support/message_of.h"
 
 namespace hyper_parallel {
 namespace {
@@ -46,14 +47,9 @@ class RulesFile {
   std::filesystem::path path_;
 };
 
-std::string message_of(const std::string& text) {
+std::string load_error(const std::string& text) {
   const RulesFile file(text);
-  try {
-    load_rules(file.path());
-  } catch (const LayoutError& error) {
-    return error.what();
-  }
-  return "no LayoutError";
+  return testing_support::message_of<LayoutError>([&] { load_rules(file.path()); });
 }
 
 at::Tensor call(const at::Tensor& a, const at::Tensor& b) {
@@ -85,17 +81,17 @@ TEST(Rules, AFileMakesAnOpKnown) {
 }
 
 TEST(Rules, ErrorsNameFileAndLine) {
-  EXPECT_THAT(message_of("aten::mm: { rule: \"m k, k n -> m n\" }"),
+  EXPECT_THAT(load_error("aten::mm: { rule: \"m k, k n -> m n\" }"),
               AllOf(HasSubstr("op aten::mm has a row already"), HasSubstr(".yaml:1"), HasSubstr("and shard/ops/matmul.yaml:")));
-  EXPECT_THAT(message_of("\nrules_test::nothing: { rule: pointwise }"),
+  EXPECT_THAT(load_error("\nrules_test::nothing: { rule: pointwise }"),
               AllOf(HasSubstr("op rules_test::nothing: libtorch has no such op"), HasSubstr(".yaml:2")));
-  EXPECT_THAT(message_of("rules_test::other: { rule: \"m, n, k -> m n\" }"),
+  EXPECT_THAT(load_error("rules_test::other: { rule: \"m, n, k -> m n\" }"),
               AllOf(HasSubstr("has 3 inputs, the op 2 tensor arguments"), HasSubstr(".yaml:1")));
-  EXPECT_THAT(message_of("rules_test::other: { rule: \"m, n -> m, n\" }"), HasSubstr("has 2 outputs, the op returns 1"));
-  EXPECT_THAT(message_of("rules_test::other: { rule: \"m, n -> m n\", linear: \"0 + 2\" }"), HasSubstr("linear: tensor 2"));
-  EXPECT_THAT(message_of("rules_test::other: { rule: pointwise, whole: dim }"),
+  EXPECT_THAT(load_error("rules_test::other: { rule: \"m, n -> m, n\" }"), HasSubstr("has 2 outputs, the op returns 1"));
+  EXPECT_THAT(load_error("rules_test::other: { rule: \"m, n -> m n\", linear: \"0 + 2\" }"), HasSubstr("linear: tensor 2"));
+  EXPECT_THAT(load_error("rules_test::other: { rule: pointwise, whole: dim }"),
               HasSubstr("the op has no argument `dim` (its arguments: a, b)"));
-  EXPECT_THAT(message_of("rules_test::other: { rule: pointwise }\nrules_test::other: { rule: pointwise }"), HasSubstr("two rows"));
+  EXPECT_THAT(load_error("rules_test::other: { rule: pointwise }\nrules_test::other: { rule: pointwise }"), HasSubstr("two rows"));
   try {
     load_rules("/nowhere/rules.yaml");
     FAIL();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an error says: EXPECT_THAT(message_of([] { intern_spec(...); }), HasSubstr("...")). "no error" when nothing, or another type, is
-// thrown... the latter passes through.
+// What an error says: EXPECT_THAT(message_of([&] { intern_spec(layout, {4}, at::kFloat); }), HasSubstr("has 1 dims")).
+// "no error" if nothing is thrown; errors of other types than `Expected` pass through.
 #pragma once
 #include <string>
 
