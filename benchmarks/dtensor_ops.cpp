@@ -10,7 +10,9 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/native_dropout.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn_like.h>
 #include <ATen/ops/softmax.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -81,6 +83,10 @@ std::vector<Case> make_cases(const DeviceMesh& mesh) {
       {"boxed_maximum", [=] { keep_alive(at::maximum(st, st)); }, [=] { keep_alive(at::maximum(t, t)); }},
       {"boxed_softmax", [=] { keep_alive(at::softmax(rt, 1)); }, [=] { keep_alive(at::softmax(u, 1)); }},
       {"uniform_", [=] { rt.uniform_(); }, [=] { u.uniform_(); }},
+      {"normal_", [=] { rt.normal_(); }, [=] { u.normal_(); }},
+      {"bernoulli_", [=] { rt.bernoulli_(0.5); }, [=] { u.bernoulli_(0.5); }},
+      {"randn_like", [=] { keep_alive(at::randn_like(rt)); }, [=] { keep_alive(at::randn_like(u)); }},
+      {"native_dropout", [=] { keep_alive(at::native_dropout(rt, 0.1, true)); }, [=] { keep_alive(at::native_dropout(u, 0.1, true)); }},
   };
 }
 

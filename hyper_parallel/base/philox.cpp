@@ -27,17 +27,12 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return counter;
 }
 
-uint64_t stable_hash(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
+uint64_t stable_hash(std::string_view text, uint64_t hash) {
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return hash;
 }
 
-Philox::Philox(uint64_t seed, std::string_view stream) {
-  const uint64_t name = stable_hash(stream);
-  key_ = {low(seed), high(seed)};
-  stream_ = {low(name), high(name)};
-}
+Philox::Philox(uint64_t seed, uint64_t stream_hash) : key_{low(seed), high(seed)}, stream_{low(stream_hash), high(stream_hash)} {}
 
 std::array<uint32_t, 4> Philox::bits(uint64_t index) const { return philox4x32({low(index), high(index), stream_[0], stream_[1]}, key_); }
 

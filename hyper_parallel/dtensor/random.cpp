@@ -3,61 +3,97 @@
 
 #include <ATen/ops/empty.h>
 
+#include <charconv>
+
 #include "hyper_parallel/base/error.h"
-#include "hyper_parallel/base/philox.h"
 
 namespace hyper_parallel {
 namespace {
 
 thread_local RandomState state_of_thread;
 
-double draw(const Philox& philox, const Distribution& distribution, uint64_t index) {
-  switch (distribution.kind) {
-    case Distribution::Kind::kUniform:
-      return distribution.a + (distribution.b - distribution.a) * philox.uniform(index);
-    case Distribution::Kind::kNormal:
-      return distribution.a + distribution.b * philox.normal(index);
-    case Distribution::Kind::kBernoulli:
-      return philox.uniform(index) < distribution.a ? 1 : 0;
-    case Distribution::Kind::kInteger:
-      return distribution.a + double(philox.integer(index, uint64_t(distribution.b - distribution.a)));
-  }
-  return 0;
+void draw(float* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
+  stream.fill(out, count, uint64_t(begin), distribution);
+}
+void draw(double* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
+  stream.fill(out, count, uint64_t(begin), distribution);
+}
+void draw(bool* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
+  stream.fill_mask(out, count, uint64_t(begin), distribution.a);
 }
 
-// Fills the block from dim `dim` on; `index` is the global flat index of its first element, `position` the local one.
-struct Filler {
-  const Philox& philox;
-  const Distribution& distribution;
-  const ShardPiece& piece;
-  const Shape& global_strides;
-  double* data;
+// Fills a piece by runs: elements that follow one another both in the whole tensor and in the local one.
+template <class T>
+class PieceFiller {
+ public:
+  PieceFiller(T* data, const Spec* spec, const ShardPiece& piece, const Philox& stream, const Distribution& distribution)
+      : data_(data), spec_(spec), piece_(piece), stream_(stream), distribution_(distribution), run_dim_(piece.box.sizes.size()) {
+    while (run_dim_ > 0) {
+      const size_t dim = run_dim_ - 1;
+      const int64_t size = piece.box.sizes[dim];
+      if (size != 1 && piece.strides[dim] != run_) break;
+      run_ *= size;
+      run_dim_ = dim;
+      if (size != spec->sizes()[dim]) break;
+    }
+  }
 
+  // `index` is the position of the row `dim` - 1 in a tensor of the dims before `dim`, `position` the place in the local tensor.
   void fill(size_t dim, int64_t index, int64_t position) const {
-    if (dim == piece.box.sizes.size()) {
-      data[position] = draw(philox, distribution, uint64_t(index));
+    if (dim < run_dim_) {
+      for (int64_t step = 0; step < piece_.box.sizes[dim]; ++step)
+        fill(dim + 1, index * spec_->sizes()[dim] + piece_.box.offsets[dim] + step, position + step * piece_.strides[dim]);
       return;
     }
-    for (int64_t step = 0; step < piece.box.sizes[dim]; ++step)
-      fill(dim + 1, index + (piece.box.offsets[dim] + step) * global_strides[dim], position + step * piece.strides[dim]);
+    for (size_t inner = dim; inner < piece_.box.sizes.size(); ++inner) index = index * spec_->sizes()[inner] + piece_.box.offsets[inner];
+    draw(data_ + position, run_, index, stream_, distribution_);
   }
+
+ private:
+  T* data_;
+  const Spec* spec_;
+  const ShardPiece& piece_;
+  const Philox& stream_;
+  const Distribution& distribution_;
+  size_t run_dim_;  // a run covers the dims from here on
+  int64_t run_ = 1;
 };
+
+template <class T>
+void fill_pieces(const at::Tensor& local, const Spec* spec, const Philox& stream, const Distribution& distribution) {
+  T* data = local.mutable_data_ptr<T>();
+  for (const ShardPiece& piece : spec->pieces()) PieceFiller<T>(data, spec, piece, stream, distribution).fill(0, 0, piece.offset);
+}
 
 }  // namespace
 
 void manual_seed(uint64_t seed) { state_of_thread = {seed, 0}; }
 RandomState random_state() { return state_of_thread; }
 void set_random_state(RandomState state) { state_of_thread = state; }
-RandomStream next_random_stream() { return {state_of_thread.seed, str("dtensor.", state_of_thread.counter++)}; }
 
-at::Tensor random_local(const Spec* spec, const RandomStream& stream, const Distribution& distribution) {
+Philox next_random_stream() {
+  static const uint64_t prefix = stable_hash("dtensor.");
+  char digits[20];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), state_of_thread.counter++).ptr;
+  return {state_of_thread.seed, stable_hash({digits, size_t(end - digits)}, prefix)};
+}
+
+void fill_random(const at::Tensor& local, const Spec* spec, const Philox& stream, const Distribution& distribution) {
   HYPER_PARALLEL_CHECK(!spec->has_partial(), "random values of ", spec->to_string());
-  const at::Tensor values = at::empty(spec->local_shape(), at::TensorOptions(at::kDouble));
-  const Philox philox(stream.seed, stream.name);
-  const Shape global_strides = contiguous_strides(spec->sizes());
-  for (const ShardPiece& piece : spec->pieces())
-    Filler{philox, distribution, piece, global_strides, values.mutable_data_ptr<double>()}.fill(0, 0, piece.offset);
-  return values.to(at::TensorOptions(spec->dtype()).device(spec->device()));
+  const bool direct = local.is_cpu() && local.is_contiguous();
+  if (direct && local.scalar_type() == at::kFloat) return fill_pieces<float>(local, spec, stream, distribution);
+  if (direct && local.scalar_type() == at::kDouble) return fill_pieces<double>(local, spec, stream, distribution);
+  if (direct && local.scalar_type() == at::kBool && distribution.kind == Distribution::Kind::kBernoulli)
+    return fill_pieces<bool>(local, spec, stream, distribution);
+  const at::Tensor exact = at::empty(spec->local_shape(), at::TensorOptions(at::kDouble));
+  fill_pieces<double>(exact, spec, stream, distribution);
+  local.copy_(exact);
+}
+
+at::Tensor random_local(const Spec* spec, const Philox& stream, const Distribution& distribution) {
+  at::Tensor local = at::empty(spec->local_shape(), at::TensorOptions(spec->dtype()).device(spec->device()));
+  fill_random(local, spec, stream, distribution);
+  return local;
 }
 
 }  // namespace hyper_parallel

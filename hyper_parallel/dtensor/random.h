@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "hyper_parallel/base/philox.h"
 #include "hyper_parallel/dtensor/spec.h"
 
 namespace hyper_parallel {
@@ -18,18 +19,12 @@ namespace hyper_parallel {
 struct RandomStream {
   uint64_t seed = 0;
   std::string name;
-};
-
-struct Distribution {
-  enum class Kind : uint8_t { kUniform, kNormal, kBernoulli, kInteger };
-  Kind kind = Kind::kUniform;
-  double a = 0;  // uniform: low; normal: mean; bernoulli: probability of 1; integer: low
-  double b = 1;  // uniform: high; normal: standard deviation; integer: high (exclusive)
+  operator Philox() const { return Philox(seed, name); }
 };
 
 // Streams that ops without a name draw from: "dtensor.0", "dtensor.1", ... of the seed. Ranks that run the same ops stay in step.
 void manual_seed(uint64_t seed);
-RandomStream next_random_stream();
+Philox next_random_stream();
 struct RandomState {
   uint64_t seed = 0, counter = 0;
 };
@@ -37,6 +32,8 @@ RandomState random_state();
 void set_random_state(RandomState state);
 
 // This rank's shard (Spec without Partial axes): contiguous, of the Spec's dtype.
-at::Tensor random_local(const Spec* spec, const RandomStream& stream, const Distribution& distribution);
+at::Tensor random_local(const Spec* spec, const Philox& stream, const Distribution& distribution);
+// The same into `local`, of the Spec's local shape; written directly if it is contiguous f32 or f64.
+void fill_random(const at::Tensor& local, const Spec* spec, const Philox& stream, const Distribution& distribution);
 
 }  // namespace hyper_parallel

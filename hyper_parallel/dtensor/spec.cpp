@@ -191,11 +191,14 @@ std::vector<ShardPiece> Spec::pieces(std::span<const int64_t> coordinates) const
   return result;
 }
 
-std::vector<ShardPiece> Spec::pieces() const { return pieces(own_coordinates(mesh())); }
+const std::vector<ShardPiece>& Spec::pieces() const {
+  std::call_once(pieces_once_, [this] { pieces_ = pieces(own_coordinates(mesh())); });
+  return pieces_;
+}
 
 std::vector<Box> Spec::boxes() const {
   std::vector<Box> result;
-  for (ShardPiece& piece : pieces()) result.push_back(std::move(piece.box));
+  for (const ShardPiece& piece : pieces()) result.push_back(piece.box);
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include <c10/core/impl/SizesAndStrides.h>
 #include <c10/util/typeid.h>
 
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,8 +61,8 @@ class Spec {
   const Shape& local_shape() const { return local_shape_; }  // of this rank
   Shape local_shape(std::span<const int64_t> coordinates) const;
   std::vector<ShardPiece> pieces(std::span<const int64_t> coordinates) const;  // disjoint, covering the shard
-  std::vector<ShardPiece> pieces() const;
-  std::vector<Box> boxes() const;  // of this rank
+  const std::vector<ShardPiece>& pieces() const;                               // of this rank; found once
+  std::vector<Box> boxes() const;                                              // of this rank
 
   const PreparedWrapper& wrapper() const { return wrapper_; }
   std::string to_string() const;  // f32 [10, 4] on DeviceMesh(fsdp=2) [S(0)]
@@ -74,6 +75,8 @@ class Spec {
   c10::Device device_ = c10::kCPU;
   bool has_partial_ = false;
   PreparedWrapper wrapper_;
+  mutable std::once_flag pieces_once_;
+  mutable std::vector<ShardPiece> pieces_;
 };
 
 // Negative dims count from the end. `strides` empty: contiguous.

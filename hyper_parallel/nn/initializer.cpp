@@ -9,7 +9,6 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/base/philox.h"
-#include "hyper_parallel/nn/detail/random.h"
 #include "hyper_parallel/nn/module.h"
 
 namespace hyper_parallel {
@@ -33,12 +32,16 @@ T rounded(double value) {
 constexpr int64_t kBlock = 4096;  // elements kept as doubles before they are rounded
 
 template <class T>
-void fill_normals(T* out, int64_t count, const Initializer& initializer, uint64_t seed, const std::string& full_name, int64_t begin) {
-  double exact[kBlock];
-  for (int64_t done = 0; done < count; done += kBlock) {
-    const int64_t block = std::min(kBlock, count - done);
-    kernels::fill_normal(exact, block, seed, full_name, static_cast<uint64_t>(begin + done), initializer.a, initializer.b);
-    for (int64_t i = 0; i < block; ++i) out[done + i] = rounded<T>(exact[i]);
+void fill_random(T* out, int64_t count, const Philox& stream, const Distribution& distribution, uint64_t begin) {
+  if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>) {
+    stream.fill(out, count, begin, distribution);
+  } else {
+    double exact[kBlock];
+    for (int64_t done = 0; done < count; done += kBlock) {
+      const int64_t block = std::min(kBlock, count - done);
+      stream.fill(exact, block, begin + static_cast<uint64_t>(done), distribution);
+      for (int64_t i = 0; i < block; ++i) out[done + i] = rounded<T>(exact[i]);
+    }
   }
 }
 
@@ -46,13 +49,12 @@ template <class T>
 void fill(T* out, int64_t count, const Initializer& initializer, uint64_t seed, const std::string& full_name, int64_t begin) {
   if (initializer.kind == Initializer::Kind::kConstant) {
     std::fill_n(out, count, rounded<T>(initializer.a));
-  } else if (initializer.kind == Initializer::Kind::kNormal) {
-    fill_normals(out, count, initializer, seed, full_name, begin);
-  } else {
-    const Philox stream(seed, full_name);
-    const double width = initializer.b - initializer.a;
-    for (int64_t i = 0; i < count; ++i) out[i] = rounded<T>(initializer.a + width * stream.uniform(static_cast<uint64_t>(begin + i)));
+    return;
   }
+  const bool normal = initializer.kind == Initializer::Kind::kNormal;
+  fill_random(out, count, Philox(seed, full_name),
+              {normal ? Distribution::Kind::kNormal : Distribution::Kind::kUniform, initializer.a, initializer.b},
+              static_cast<uint64_t>(begin));
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace hyper_parallel {
 namespace {
@@ -44,6 +46,73 @@ TEST(Philox, IntegersCoverTheRange) {
   for (int i = 0; i < 6000; ++i) ++seen.at(stream.integer(i, 6));
   for (const int count : seen) EXPECT_NEAR(count, 1000, 150);
 }
+
+// Ranges of all lengths and starts, against the values of single elements.
+template <class T>
+void expect_fill(const Distribution& distribution, double (*value)(const Philox&, uint64_t, const Distribution&), double tolerance) {
+  const Philox stream(7, "w");
+  for (const uint64_t begin : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 9})
+    for (int count = 0; count < 40; ++count) {
+      std::vector<T> filled(count + 1, T(-7));
+      stream.fill(filled.data(), count, begin, distribution);
+      for (int i = 0; i < count; ++i)
+        ASSERT_NEAR(double(filled[i]), double(T(value(stream, begin + i, distribution))), tolerance) << begin << " + " << i;
+      ASSERT_EQ(filled[count], T(-7));
+    }
+}
+
+TEST(PhiloxFill, AgreesWithSingleElements) {
+  using Kind = Distribution::Kind;
+  const auto uniform = [](const Philox& stream, uint64_t index, const Distribution& d) {
+    return d.a + (d.b - d.a) * stream.uniform(index);
+  };
+  const auto normal = [](const Philox& stream, uint64_t index, const Distribution& d) { return d.a + d.b * stream.normal(index); };
+  const auto bernoulli = [](const Philox& stream, uint64_t index, const Distribution& d) { return stream.uniform(index) < d.a ? 1. : 0.; };
+  const auto integer = [](const Philox& stream, uint64_t index, const Distribution& d) {
+    return d.a + double(stream.integer(index, uint64_t(d.b - d.a)));
+  };
+  expect_fill<double>({Kind::kUniform, -1, 2}, uniform, 0);
+  expect_fill<float>({Kind::kUniform, -1, 2}, uniform, 0);
+  expect_fill<double>({Kind::kNormal, 0.5, 2}, normal, 2e-14);
+  expect_fill<float>({Kind::kNormal, 0.5, 2}, normal, 1e-6);
+  expect_fill<double>({Kind::kBernoulli, 0.3}, bernoulli, 0);
+  expect_fill<float>({Kind::kBernoulli, 0.3}, bernoulli, 0);
+  expect_fill<double>({Kind::kInteger, -3, 1e15}, integer, 0);
+  expect_fill<float>({Kind::kInteger, -3, 9}, integer, 0);
+}
+
+TEST(PhiloxFill, NormalsAreTheSameBitsInEveryRange) {
+  const Philox stream(7, "w");
+  std::vector<double> whole(100), parts(100);
+  stream.fill(whole.data(), 100, 3, {Distribution::Kind::kNormal, 0, 1});
+  for (int begin = 0, count = 1; begin < 100; begin += count++)
+    stream.fill(parts.data() + begin, std::min(count, 100 - begin), 3 + begin, {Distribution::Kind::kNormal, 0, 1});
+  EXPECT_EQ(whole, parts);
+}
+
+TEST(PhiloxFill, MasksAreBernoulliValues) {
+  const Philox stream(7, "w");
+  bool mask[21];
+  stream.fill_mask(mask, 21, 2, 0.6);
+  for (int i = 0; i < 21; ++i) EXPECT_EQ(mask[i], stream.uniform(2 + i) < 0.6);
+}
+
+// 2^-24 below 1 lies nearer to 1 than to the largest float below it, so plain rounding would reach the end.
+TEST(PhiloxFill, FloatsStayBelowTheUpperEnd) {
+  const Philox stream(7, "w");
+  std::vector<float> values(20000);
+  stream.fill(values.data(), 20000, 0, {Distribution::Kind::kUniform, 1, 1 + 0x1p-22});
+  bool low = false, high = false;
+  for (const float value : values) {
+    ASSERT_GE(value, 1);
+    ASSERT_LT(value, 1 + 0x1p-22);
+    low |= value == 1;
+    high |= value == float(1 + 0x1p-23);
+  }
+  EXPECT_TRUE(low && high);
+}
+
+TEST(StableHash, ContinuesWithAnotherText) { EXPECT_EQ(stable_hash("dtensor.17"), stable_hash("17", stable_hash("dtensor."))); }
 
 }  // namespace
 }  // namespace hyper_parallel

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyper_parallel/nn/detail/kernels.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <vector>
 
-#include "hyper_parallel/nn/detail/clones.h"
+#include "hyper_parallel/base/clones.h"
+#include "hyper_parallel/base/parallel_for.h"
 
 namespace hyper_parallel::kernels {
 namespace {
@@ -120,10 +119,16 @@ HYPER_PARALLEL_INLINE void swiglu_backward_range(const T* gate, const T* up, con
 
 template <class T>
 HYPER_PARALLEL_INLINE T row_max(const T* x, int64_t count) {
-  T top = x[0];
-#pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < count; ++j) top = std::max(top, x[j]);
-  return top;
+  constexpr int64_t kLanes = 32;  // independent maxima: not every compiler reorders one
+  T tops[kLanes];
+  std::fill_n(tops, kLanes, x[0]);
+  int64_t begin = 0;
+  for (; begin + kLanes <= count; begin += kLanes) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) tops[lane] = std::max(tops[lane], x[begin + lane]);
+  }
+  for (; begin < count; ++begin) tops[0] = std::max(tops[0], x[begin]);
+  return *std::max_element(tops, tops + kLanes);
 }
 
 // x = exp(x - shift); returns the sum. Blocks keep the float error of a long row small.
@@ -182,7 +187,7 @@ HYPER_PARALLEL_INLINE void softmax_shard_rows(T* logits, const int64_t* labels, 
       weighted += static_cast<double>(class_weights[j]) * static_cast<double>(logits[j]);
     const T highest = row_max(logits, vocab);
     top = static_cast<double>(highest);
-    sum = row_exp(logits, vocab, highest);
+    sum = row_exp(logits, vocab, std::isinf(highest) && highest < 0 ? T(0) : highest);  // -inf - -inf would be no number
   }
 }
 
@@ -257,8 +262,8 @@ int64_t grain(int64_t row_elements) { return std::max<int64_t>(1, 16384 / std::m
 // One contiguous share of the rows for each thread, so that the order of sums depends on nothing but the number of threads.
 template <class F>
 void parallel_shares(int64_t rows, const F& run) {
-  const int64_t shares = std::clamp<int64_t>(at::get_num_threads(), 1, std::max<int64_t>(rows, 1));
-  at::parallel_for(0, shares, 1, [&](int64_t begin, int64_t end) {
+  const int64_t shares = std::clamp<int64_t>(num_intra_op_threads(), 1, std::max<int64_t>(rows, 1));
+  parallel_for(0, shares, 1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) run(share, rows * share / shares, rows * (share + 1) / shares);
   });
 }
@@ -267,14 +272,14 @@ void parallel_shares(int64_t rows, const F& run) {
 
 template <class T>
 void rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {
-  at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
     entry_rms_norm(x + begin * dim, weight, y + begin * dim, rstd + begin, end - begin, dim, eps);
   });
 }
 
 template <class T>
 void rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* dweight, int64_t rows, int64_t dim) {
-  std::vector<double> totals(static_cast<size_t>(at::get_num_threads() * dim), 0.0);
+  std::vector<double> totals(static_cast<size_t>(num_intra_op_threads() * dim), 0.0);
   parallel_shares(rows, [&](int64_t share, int64_t begin, int64_t end) {
     std::vector<T> sums(static_cast<size_t>(dim));
     entry_rms_norm_backward(x + begin * dim, weight, rstd + begin, dy + begin * dim, dx + begin * dim, sums.data(),
@@ -290,25 +295,25 @@ void rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, 
 
 template <class T>
 void rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, int direction) {
-  at::parallel_for(0, shape.batch * shape.seq, grain(shape.heads * shape.dim),
-                   [&](int64_t begin, int64_t end) { entry_rotary(x, cosine, sine, y, shape, static_cast<T>(direction), begin, end); });
+  parallel_for(0, shape.batch * shape.seq, grain(shape.heads * shape.dim),
+               [&](int64_t begin, int64_t end) { entry_rotary(x, cosine, sine, y, shape, static_cast<T>(direction), begin, end); });
 }
 
 template <class T>
 void swiglu(const T* gate, const T* up, T* out, int64_t count) {
-  at::parallel_for(0, count, 8192, [&](int64_t begin, int64_t end) { entry_swiglu(gate + begin, up + begin, out + begin, end - begin); });
+  parallel_for(0, count, 8192, [&](int64_t begin, int64_t end) { entry_swiglu(gate + begin, up + begin, out + begin, end - begin); });
 }
 
 template <class T>
 void swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {
-  at::parallel_for(0, count, 8192, [&](int64_t begin, int64_t end) {
+  parallel_for(0, count, 8192, [&](int64_t begin, int64_t end) {
     entry_swiglu_backward(gate + begin, up + begin, dout + begin, dgate + begin, dup + begin, end - begin);
   });
 }
 
 template <class T>
 double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore, bool gradient) {
-  std::vector<double> losses(static_cast<size_t>(at::get_num_threads()), 0.0);
+  std::vector<double> losses(static_cast<size_t>(num_intra_op_threads()), 0.0);
   parallel_shares(rows, [&](int64_t share, int64_t begin, int64_t end) {
     losses[static_cast<size_t>(share)] = entry_cross_entropy(logits + begin * vocab, labels + begin, end - begin, vocab, ignore, gradient);
   });
@@ -319,7 +324,7 @@ double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t voc
 
 template <class T>
 void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, double* stats, int64_t rows, int64_t vocab, int64_t ignore) {
-  at::parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
     entry_softmax_shard(logits + begin * vocab, labels + begin, class_weights, stats + begin, rows, end - begin, vocab, ignore);
   });
 }
@@ -327,7 +332,7 @@ void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, dou
 template <class T>
 void softmax_shard_gradient(T* exps, const int64_t* labels, const T* class_weights, const double* scale, const double* target,
                             double spread, int64_t rows, int64_t vocab) {
-  at::parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
     entry_softmax_shard_gradient(exps + begin * vocab, labels + begin, class_weights, scale + begin, target + begin, spread, end - begin,
                                  vocab);
   });
@@ -337,7 +342,7 @@ template <class T>
 void decode_attention(const T* query, const T* keys, const T* values, const int64_t* lengths, T* out, const DecodeShape& shape,
                       double scale) {
   const int64_t group = shape.heads / shape.kv_heads, stride = shape.kv_heads * shape.dim;
-  at::parallel_for(0, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     std::vector<T> scores;
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t b = unit / shape.heads, first = b * shape.capacity * stride + (unit % shape.heads) / group * shape.dim;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU kernels over rows of contiguous memory, for float and double, threaded by at::parallel_for. Pointers don't alias unless said.
+// CPU kernels over rows of contiguous memory, for float and double, threaded by parallel_for. Pointers don't alias unless said.
 // Sums over rows (norm weights, losses) are kept in double and added in row order within a thread, threads in order.
 #pragma once
 #include <cstdint>

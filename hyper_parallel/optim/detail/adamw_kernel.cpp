@@ -27,14 +27,18 @@ void update_baseline(T* data, const T* grad, T* exp_avg, T* exp_avg_sq, int64_t 
 }
 
 #if defined(__x86_64__)
+#ifdef __clang__
+#define HYPER_PARALLEL_AVX512 [[gnu::target("avx512f"), clang::min_vector_width(512)]]
+#else
+#define HYPER_PARALLEL_AVX512 [[gnu::target("avx512f,prefer-vector-width=512")]]
+#endif
 template <class T>
 [[gnu::target("avx2")]] void update_avx2(T* data, const T* grad, T* exp_avg, T* exp_avg_sq, int64_t numel, const AdamWFactors<T>& factors) {
   update(data, grad, exp_avg, exp_avg_sq, numel, factors);
 }
 
 template <class T>
-[[gnu::target("avx512f,prefer-vector-width=512")]] void update_avx512(T* data, const T* grad, T* exp_avg, T* exp_avg_sq, int64_t numel,
-                                                                      const AdamWFactors<T>& factors) {
+HYPER_PARALLEL_AVX512 void update_avx512(T* data, const T* grad, T* exp_avg, T* exp_avg_sq, int64_t numel, const AdamWFactors<T>& factors) {
   update(data, grad, exp_avg, exp_avg_sq, numel, factors);
 }
 #endif

@@ -151,15 +151,10 @@ void wrap_results(const OpInfo& info, const Propagation& propagation, const c10:
     const DTensorImpl* base = info.view && originals[0].isTensor() ? dtensor_impl(originals[0].unsafeToTensorImpl()) : nullptr;
     return base ? wrap_view(std::move(local), spec, *base) : wrap_local(std::move(local), spec);
   };
-  const auto& schema = info.op.schema();
   for (size_t index = 0; index < info.num_returns; ++index) {
-    const auto* alias = schema.returns()[index].alias_info();
-    if (alias != nullptr && alias->isWrite()) {
-      for (size_t argument = 0; argument < info.num_arguments; ++argument) {
-        const auto* other = schema.arguments()[argument].alias_info();
-        if (other != nullptr && *other == *alias) results[index] = originals[argument];
-      }
-    } else if (results[index].isTensor())
+    if (info.returned[index] >= 0)
+      results[index] = originals[info.returned[index]];
+    else if (results[index].isTensor())
       results[index] = wrap(std::move(results[index]).toTensor());
     else if (results[index].isTensorList()) {
       c10::List<at::Tensor> list;
@@ -209,6 +204,15 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle, const OpRow& op_row)
       written = written < 0 ? int(index) : written;
     else
       view = true;
+  }
+  for (const auto& result : handle.schema().returns()) {
+    returned.push_back(-1);
+    const auto* alias = result.alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    for (size_t index = 0; index < num_arguments; ++index) {
+      const auto* other = handle.schema().arguments()[index].alias_info();
+      if (other != nullptr && *other == *alias) returned.back() = int(index);
+    }
   }
 }
 

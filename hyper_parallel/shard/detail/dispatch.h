@@ -22,6 +22,7 @@ struct OpInfo {
   uint64_t dropped = 0;  // bit i: the value of argument i doesn't enter the key
   int written = -1;      // first argument that is written to, -1 if none
   bool view = false;
+  std::vector<int> returned;  // per return: the argument that it is, -1 for a new value
 };
 
 [[gnu::noinline, gnu::cold]] const Propagation* miss(const OpInfo& info, const Key& key, std::span<const c10::IValue> arguments);

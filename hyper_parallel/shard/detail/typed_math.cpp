@@ -24,11 +24,11 @@ namespace hyper_parallel::detail {
 
 bool register_typed_math(torch::Library& library, const OpInfo& info) {
   using namespace at::_ops;
-  const auto any = [&]<class... Ops>(std::tuple<Ops...>*) { return (register_typed<Ops>(library, info) || ...); };
+  const auto any = [&]<class... Ops>(::std::tuple<Ops...>*) { return (register_typed<Ops>(library, info) || ...); };
   return any(
-      static_cast<std::tuple<add_Tensor, add__Tensor, sub_Tensor, mul_Tensor, mul__Tensor, div_Tensor, neg, pow_Tensor_Scalar, rsqrt, relu,
-                             threshold_backward, silu, silu_backward, mm, bmm, addmm, sum, sum_dim_IntList, copy_, zero_, ones_like>*>(
-          nullptr));
+      static_cast<
+          ::std::tuple<add_Tensor, add__Tensor, sub_Tensor, mul_Tensor, mul__Tensor, div_Tensor, neg, pow_Tensor_Scalar, rsqrt, relu,
+                       threshold_backward, silu, silu_backward, mm, bmm, addmm, sum, sum_dim_IntList, copy_, zero_, ones_like>*>(nullptr));
 }
 
 }  // namespace hyper_parallel::detail

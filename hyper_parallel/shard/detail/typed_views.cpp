@@ -16,9 +16,9 @@ namespace hyper_parallel::detail {
 
 bool register_typed_views(torch::Library& library, const OpInfo& info) {
   using namespace at::_ops;
-  const auto any = [&]<class... Ops>(std::tuple<Ops...>*) { return (register_typed<Ops>(library, info) || ...); };
-  return any(
-      static_cast<std::tuple<detach, alias, view, _unsafe_view, t, transpose_int, permute, expand, unsqueeze, at::_ops::clone>*>(nullptr));
+  const auto any = [&]<class... Ops>(::std::tuple<Ops...>*) { return (register_typed<Ops>(library, info) || ...); };
+  return any(static_cast<::std::tuple<detach, alias, view, _unsafe_view, t, transpose_int, permute, expand, unsqueeze, at::_ops::clone>*>(
+      nullptr));
 }
 
 }  // namespace hyper_parallel::detail
