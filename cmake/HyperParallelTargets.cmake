@@ -3,6 +3,15 @@
 #   AUTOGRAD: most of its files use autograd Functions or the dispatcher, so it takes the larger precompiled header
 # hyper_parallel_tests(<folder> [NO_TORCH] [LIBS <folders>] [TIMEOUT <s>] [LABEL <label>])      one test binary per folder of tests/, one ctest entry per file
 
+# gcc instantiates the pending templates of a precompiled header anew in every source, so the larger one is only for those that need it;
+# clang does that once, and takes the larger one for all.
+set(HYPER_PARALLEL_AUTOGRAD_PCH hyper_parallel_autograd_pch)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(HYPER_PARALLEL_PCH ${HYPER_PARALLEL_AUTOGRAD_PCH})
+else()
+  set(HYPER_PARALLEL_PCH hyper_parallel_pch)
+endif()
+
 function(hyper_parallel_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers ${HYPER_PARALLEL_WERROR})
@@ -26,9 +35,9 @@ function(hyper_parallel_library folder)
   endforeach()
   target_link_libraries(${target} PUBLIC ${ARG_LINK})
   if(NOT ARG_NO_TORCH)
-    set(pch hyper_parallel_pch)
+    set(pch ${HYPER_PARALLEL_PCH})
     if(ARG_AUTOGRAD)
-      set(pch hyper_parallel_autograd_pch)
+      set(pch ${HYPER_PARALLEL_AUTOGRAD_PCH})
     endif()
     target_link_libraries(${target} PUBLIC hyper_parallel::torch)
     target_precompile_headers(${target} REUSE_FROM ${pch})
@@ -72,7 +81,7 @@ function(hyper_parallel_tests folder)
   endforeach()
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest)
   if(NOT ARG_NO_TORCH)
-    target_precompile_headers(${target} REUSE_FROM hyper_parallel_pch)
+    target_precompile_headers(${target} REUSE_FROM hyper_parallel_tests_pch)
     target_link_libraries(${target} PRIVATE hyper_parallel::torch)
   endif()
   foreach(source IN LISTS sources)

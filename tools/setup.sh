@@ -20,7 +20,7 @@ done
 : "${torch_spec:=$(cat .venv/.hyper_parallel_torch 2>/dev/null || echo torch==2.13.0)}"  # what an earlier --torch asked for stays
 say() { echo "setup: $*"; }
 
-packages=(g++ make cmake ninja-build ccache mold git python3 python3-venv clang-format-14
+packages=(g++ clang-19 libclang-rt-19-dev clang-tidy-19 make cmake ninja-build ccache mold git python3 python3-venv clang-format-14
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libgtest-dev libgmock-dev libxxhash-dev zlib1g-dev
   libgloo-dev openmpi-bin dict-gcide)
 missing=()

@@ -354,7 +354,7 @@ TEST_F(CheckpointFaults, LatestIsMissingOrWrong) {
   EXPECT_THAT(error(), AllOf(HasSubstr("LATEST: no such file"), HasSubstr("complete checkpoints: [step-000001]")));
   write_text(latest, "step-000007\n");
   EXPECT_THAT(error(), AllOf(HasSubstr("names step-000007, which is missing"), HasSubstr("complete checkpoints: [step-000001]")));
-  for (const std::string bad : {"", "\n", "../x\n", "..", std::string("a\0b", 3).c_str(), "a\nb\n"}) {
+  for (const std::string& bad : std::vector<std::string>{"", "\n", "../x\n", "..", std::string("a\0b", 3), "a\nb\n"}) {
     write_text(latest, bad);
     EXPECT_NE(error(), kNoError) << bad;
   }
