@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyper_parallel/dtensor/box.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 
 #include "hyper_parallel/base/error.h"
 
 namespace hyper_parallel {
 namespace {
-
-int64_t product(std::span<const int64_t> sizes) {
-  int64_t result = 1;
-  for (int64_t size : sizes) result *= size;
-  return result;
-}
 
 struct RangeSplitter {
   std::span<const int64_t> sizes;
@@ -39,7 +35,7 @@ struct RangeSplitter {
   // Elements [begin, end) of the block of dims [dim, ...) under `prefix`.
   void split(size_t dim, int64_t begin, int64_t end) {
     if (begin >= end) return;
-    const int64_t inner = product(sizes.subspan(dim + 1));
+    const int64_t inner = c10::multiply_integers(sizes.subspan(dim + 1));
     int64_t first = begin / inner;
     const int64_t last = end / inner, head = begin % inner, tail = end % inner;
     if (head != 0) {
@@ -80,7 +76,7 @@ void append_whole_boxes(const Box& local, const TensorPart& part, size_t outer_d
 
 }  // namespace
 
-int64_t Box::numel() const { return product(sizes); }
+int64_t Box::numel() const { return c10::multiply_integers(sizes); }
 
 std::optional<Box> intersect(const Box& a, const Box& b) {
   HYPER_PARALLEL_CHECK(a.offsets.size() == b.offsets.size(), "boxes of ", a.offsets.size(), " and ", b.offsets.size(), " dims");
@@ -96,7 +92,7 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
 }
 
 std::vector<Box> boxes_of_range(std::span<const int64_t> sizes, int64_t begin, int64_t end) {
-  HYPER_PARALLEL_CHECK(begin >= 0 && end <= product(sizes), "range [", begin, ", ", end, ") of ", sizes);
+  HYPER_PARALLEL_CHECK(begin >= 0 && end <= c10::multiply_integers(sizes), "range [", begin, ", ", end, ") of ", sizes);
   if (begin >= end) return {};
   if (sizes.empty()) return {Box{}};
   RangeSplitter splitter{sizes, {}, {}};

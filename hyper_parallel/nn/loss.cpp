@@ -28,18 +28,6 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kChunkElements = int64_t{16} << 20;  // logits held at a time; smaller chunks re-read the weight too often
 
-int64_t checked_count(const at::Tensor& labels, int64_t vocab) {
-  const int64_t* label = labels.const_data_ptr<int64_t>();
-  int64_t count = 0;
-  for (int64_t i = 0; i < labels.numel(); ++i) {
-    if (label[i] == kIgnoreLabel) continue;
-    if (label[i] < 0 || label[i] >= vocab)
-      throw DataError(str("labels: element ", i, " is ", label[i], " (allowed: 0 to ", vocab - 1, ", or ", kIgnoreLabel, " to ignore)"));
-    ++count;
-  }
-  return count;
-}
-
 // `logits` is overwritten: with the gradient, or with nothing useful.
 double rows_loss(at::Tensor& logits, const int64_t* labels, bool gradient) {
   double loss = 0;
@@ -146,6 +134,18 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
 
 }  // namespace
 
+int64_t detail::checked_count(const at::Tensor& labels, int64_t vocab, int64_t ignore) {
+  const int64_t* label = labels.const_data_ptr<int64_t>();
+  int64_t count = 0;
+  for (int64_t i = 0; i < labels.numel(); ++i) {
+    if (label[i] == ignore) continue;
+    if (label[i] < 0 || label[i] >= vocab)
+      throw DataError(str("labels: element ", i, " is ", label[i], " (allowed: 0 to ", vocab - 1, ", or ", ignore, " to ignore)"));
+    ++count;
+  }
+  return count;
+}
+
 at::Tensor detail::linear_loss(const at::Tensor& hidden, const at::Tensor& weight, int64_t chunk_columns, const RowsLoss& rows_loss) {
   if (needs_graph(hidden, weight)) return LinearCrossEntropyFunction::apply(hidden, weight, chunk_columns, rows_loss);
   return scalar_like(hidden, head_loss(hidden, weight, chunk_columns, rows_loss, false, false).loss);
@@ -159,14 +159,14 @@ int64_t count_labels(const at::Tensor& labels) {
 
 LossSum cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor targets = labels.reshape({-1}).contiguous(), rows = logits.reshape({targets.numel(), logits.size(-1)});
-  LossSum loss{.count = checked_count(targets, logits.size(-1))};
+  LossSum loss{.count = detail::checked_count(targets, logits.size(-1), kIgnoreLabel)};
   loss.sum = CrossEntropyFunction::apply(rows, targets);
   return loss;
 }
 
 LossSum linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
   const at::Tensor targets = labels.reshape({-1}).contiguous(), rows = hidden.reshape({targets.numel(), hidden.size(-1)});
-  LossSum loss{.count = checked_count(targets, weight.size(0))};
+  LossSum loss{.count = detail::checked_count(targets, weight.size(0), kIgnoreLabel)};
   loss.sum = detail::linear_loss(rows, weight, weight.size(0), [&](at::Tensor& logits, int64_t begin, bool gradient) {
     return rows_loss(logits, targets.const_data_ptr<int64_t>() + begin, gradient);
   });

@@ -14,23 +14,15 @@
 #include <set>
 
 #include "hyper_parallel/base/string.h"
+#include "tests/parity/support/command.h"
 
 namespace hyper_parallel {
 namespace {
 
 namespace fs = std::filesystem;
 
-fs::path source() {
-  const char* given = std::getenv("HYPER_PARALLEL_SOURCE");
-  return given != nullptr ? fs::path(given) : fs::current_path();
-}
-
-int run(const std::string& command, const fs::path& log, std::string& output) {
-  const int status = std::system(str("timeout 250 ", command, " > ", log.string(), " 2>&1").c_str());
-  std::ifstream file(log);
-  output.assign(std::istreambuf_iterator<char>(file), {});
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
+using testing_support::run_command;
+using testing_support::run_python;
 
 struct Summary {
   std::map<std::string, int> verdicts;
@@ -55,15 +47,9 @@ TEST(OpDbTest, EveryOpOnceOnTwoRanks) {
   const fs::path root = fs::temp_directory_path() / str("op_db_test_", getpid());
   fs::create_directories(root);
   std::string output;
-  ASSERT_EQ(run(str((source() / ".venv/bin/python").string(), " ", (source() / "tests/parity/op_db/record.py").string(), " ", root.string(),
-                    " --samples 1"),
-                root / "log", output),
-            0)
-      << output;
-  ASSERT_EQ(run(str(HYPER_PARALLEL_OP_DB_REPLAY, " ", root.string(), " ", (root / "results").string(), " --once --limit 6"), root / "log",
-                output),
-            0)
-      << output;
+  ASSERT_EQ(run_python("op_db/record.py", root.string() + " --samples 1", root / "log", output), 0) << output;
+  const std::string replay = str(HYPER_PARALLEL_OP_DB_REPLAY, " ", root.string(), " ", (root / "results").string(), " --once --limit 6");
+  ASSERT_EQ(run_command(replay, root / "log", output), 0) << output;
   const Summary summary = summary_of(root / "results");
   EXPECT_THAT(summary.wrong, testing::IsEmpty());
   EXPECT_GT(summary.passed_ops.size(), 150u) << "of about 900; the rest raise";

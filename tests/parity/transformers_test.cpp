@@ -15,27 +15,14 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/generate/generate.h"
 #include "hyper_parallel/models/weights.h"
+#include "tests/parity/support/command.h"
 
 namespace hyper_parallel {
 namespace {
 
 namespace fs = std::filesystem;
 
-fs::path source() {
-  const char* given = std::getenv("HYPER_PARALLEL_SOURCE");
-  return given != nullptr ? fs::path(given) : fs::current_path();
-}
-
-// Runs a script of this folder in the project's own environment; returns its exit status, -1 if it was killed.
-int run_python(const std::string& script, const fs::path& argument, std::string& output) {
-  const fs::path log = argument.string() + ".log", root = source();
-  const std::string command = hp::str("timeout 200 ", (root / ".venv/bin/python").string(), " ", (root / "tests/parity" / script).string(),
-                                      " ", argument.string(), " > ", log.string(), " 2>&1");
-  const int status = std::system(command.c_str());
-  std::ifstream file(log);
-  output.assign(std::istreambuf_iterator<char>(file), {});
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
+using testing_support::run_python;
 
 // Reference data, made once.
 class TransformersTest : public testing::TestWithParam<const char*> {
@@ -44,7 +31,7 @@ class TransformersTest : public testing::TestWithParam<const char*> {
     root_ = fs::temp_directory_path() / hp::str("transformers_test_", getpid());
     fs::create_directories(root_ / "reference");
     std::string output;
-    ASSERT_EQ(run_python("transformers_reference.py", root_ / "reference", output), 0) << output;
+    ASSERT_EQ(run_python("transformers_reference.py", (root_ / "reference").string(), root_ / "reference.log", output), 0) << output;
   }
   static void TearDownTestSuite() { fs::remove_all(root_); }
 
@@ -137,7 +124,7 @@ TEST(TransformersReadsOursTest, OpensEveryFolderWithOurLogits) {
   const fs::path root = fs::temp_directory_path() / hp::str("transformers_reads_ours_", getpid());
   for (const ExportCase& one : cases) write_ours(root / one.name, one);
   std::string output;
-  EXPECT_EQ(run_python("transformers_reads_ours.py", root, output), 0) << output;
+  EXPECT_EQ(run_python("transformers_reads_ours.py", root.string(), root.string() + ".log", output), 0) << output;
   EXPECT_THAT(output, testing::HasSubstr("ok 4"));
   fs::remove_all(root);
   fs::remove(root.string() + ".log");
