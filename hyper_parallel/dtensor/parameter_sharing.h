@@ -9,6 +9,8 @@ struct ParameterSharing {
   bool in_common = false;           // other ranks hold the same elements, and say so too
   ProcessGroup sum_gradients = {};  // ranks whose gradients are terms of the whole one; invalid: this rank's is complete
   bool counted = true;              // in norms: one of the ranks that hold the same elements counts them
+
+  friend bool operator==(const ParameterSharing&, const ParameterSharing&) = default;
 };
 
 }  // namespace hyper_parallel

@@ -31,6 +31,7 @@ void KvCache::append(size_t layer, const at::Tensor& new_keys, const at::Tensor&
     if (!list->defined()) *list = at::empty({new_keys.size(0), capacity, new_keys.size(2), new_keys.size(3)}, new_keys.options());
   const int64_t row_bytes = keys[layer].size(2) * keys[layer].size(3) * keys[layer].element_size(), count = new_keys.size(1);
   for (auto [cache, added] : {std::pair{&keys[layer], &new_keys}, std::pair{&values[layer], &new_values}}) {
+    if (row_bytes == 0) continue;
     const at::Tensor rows = added->to(cache->scalar_type()).contiguous();
     const auto* from = static_cast<const char*>(rows.const_data_ptr());
     auto* to = static_cast<char*>(cache->mutable_data_ptr());

@@ -79,7 +79,7 @@ class ShardedRows {
       double top = -HUGE_VAL, sum = 0, logit = 0, weighted = 0;
       for (int64_t r = 0; r < shard_.num_shards; ++r) top = std::max(top, at(r, 0));
       for (int64_t r = 0; r < shard_.num_shards; ++r) {
-        if (at(r, 1) > 0) sum += at(r, 1) * std::exp(at(r, 0) - top);
+        if (at(r, 1) != 0) sum += at(r, 1) * std::exp(at(r, 0) - top);
         logit += at(r, 2);
         weighted += at(r, 3);
       }
@@ -112,18 +112,6 @@ void check_options(const CrossEntropyOptions& options, int64_t vocab) {
     throw ConfigError(hp::str("class_weights: ", options.class_weights.sizes(), " (allowed: [", vocab, "])"));
 }
 
-int64_t checked_count(const at::Tensor& labels, int64_t vocab, int64_t ignore) {
-  const int64_t* label = labels.const_data_ptr<int64_t>();
-  int64_t count = 0;
-  for (int64_t i = 0; i < labels.numel(); ++i) {
-    if (label[i] == ignore) continue;
-    if (label[i] < 0 || label[i] >= vocab)
-      throw DataError(str("labels: element ", i, " is ", label[i], " (allowed: 0 to ", vocab - 1, ", or ", ignore, " to ignore)"));
-    ++count;
-  }
-  return count;
-}
-
 }  // namespace
 
 at::Tensor HeadMethod::logits(const at::Tensor& hidden, const at::Tensor& weight) const { return at::linear(hidden, weight); }
@@ -136,7 +124,7 @@ LossSum sharded_linear_cross_entropy(const at::Tensor& hidden, const at::Tensor&
                                      const CrossEntropyOptions& options) {
   check_options(options, shard.vocab);
   const at::Tensor targets = labels.reshape({-1}).contiguous(), rows = hidden.reshape({targets.numel(), hidden.size(-1)});
-  LossSum loss{.count = checked_count(targets, shard.vocab, options.ignore_index)};
+  LossSum loss{.count = detail::checked_count(targets, shard.vocab, options.ignore_index)};
   const ShardedRows sharded(targets, shard, options);
   loss.sum = detail::linear_loss(rows, weight, shard.largest_size,
                                  [&](at::Tensor& logits, int64_t begin, bool gradient) { return sharded.run(logits, begin, gradient); });

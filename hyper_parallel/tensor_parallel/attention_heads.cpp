@@ -26,7 +26,7 @@ SplitFunction query_split(AttentionHeads heads) {
 Linear& checked_linear(const StyleTarget& target, const ParallelStyle& style, const AttentionHeads& heads, int64_t num_heads, int64_t dim) {
   auto* linear = dynamic_cast<Linear*>(&target.module);
   if (linear == nullptr) target.fail(style.describe(), "it takes a Linear module");
-  if (heads.num_kv_heads <= 0 || heads.num_heads % heads.num_kv_heads != 0)
+  if (heads.num_heads <= 0 || heads.num_kv_heads <= 0 || heads.num_heads % heads.num_kv_heads != 0)
     target.fail(style.describe(), str(heads.num_heads, " query heads can't be shared out over ", heads.num_kv_heads, " key heads"));
   if (linear->weight.sizes[static_cast<size_t>(dim)] != num_heads * heads.head_dim)
     target.fail(style.describe(), str("the weight is ", linear->weight.sizes, ", for ", num_heads, " heads of ", heads.head_dim));
@@ -57,6 +57,7 @@ struct KeyHook : detail::RegionHook {
 }  // namespace
 
 HeadShare head_share(const AttentionHeads& heads, int64_t num_ranks, int64_t rank) {
+  HYPER_PARALLEL_CHECK(heads.num_kv_heads > 0, heads.num_kv_heads, " key heads");
   const int64_t group = heads.num_heads / heads.num_kv_heads;
   if (heads.num_kv_heads >= num_ranks) {
     const IndexRange keys = balanced(heads.num_kv_heads, num_ranks, rank);

@@ -2,6 +2,10 @@
 #include "hyper_parallel/tensor_parallel/parallel_style.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/differentiable.h"
@@ -17,7 +21,7 @@ void StyleTarget::fail(const std::string& style, const std::string& why) const {
 
 ParallelRegion::ParallelRegion(DeviceMesh mesh) : mesh_(std::move(mesh)), group_(mesh_.group(0)) {
   if (mesh_.num_axes() != 1) throw LayoutError(str("parallelize_module: the mesh must have one axis, not ", mesh_.to_string()));
-  whole_sizes_.fill(-1);
+  whole_sizes_.fill(kNone);
 }
 
 IndexRange ParallelRegion::chunk(int64_t whole) const {
@@ -39,34 +43,51 @@ const ProcessGroup& ParallelRegion::neighbours(int count) {
 
 void ParallelRegion::hold(const StyleTarget& target, Parameter& parameter, TensorPart part, ParameterSharing sharing) {
   std::erase_if(part.ranges, [](const IndexRange& range) { return range.size() == 0; });
-  const bool fresh = sharing_.try_emplace(&parameter, std::move(sharing)).second;
-  if (!fresh && !(parameter.part() == part))
-    throw LayoutError(str("parallelize_module: \"", target.name, "\": two styles want different parts of ", parameter.name));
+  const auto [place, fresh] = sharing_.try_emplace(&parameter, sharing);
+  const auto fail = [&](const char* why) {
+    throw LayoutError(str("parallelize_module: \"", target.name, "\": two styles want ", why, parameter.name));
+  };
+  if (!fresh && !(parameter.part() == part)) fail("different parts of ");
+  if (!fresh && !(place->second == sharing)) fail("different sums of the gradient of ");
+  auto& holders = holders_[&parameter];
+  if (std::find(holders.begin(), holders.end(), &target.module) != holders.end()) fail("to hold ");
+  holders.push_back(&target.module);
   if (fresh && !part.is_whole()) parameter.hold(std::move(part));
 }
 
-int64_t ParallelRegion::whole_size(const at::Tensor& x, int64_t dim) const {
-  const int64_t known = whole_sizes_.at(static_cast<size_t>(dim));
-  return known >= 0 && chunk(known).size() == x.size(dim) ? known : x.size(dim) * size();
+void ParallelRegion::note_whole(int64_t dim, int64_t size) {
+  int64_t& known = whole_sizes_.at(static_cast<size_t>(dim));
+  known = known == kNone || known == size ? size : kSeveral;
 }
 
-void ParallelRegion::note_whole(int64_t dim, int64_t size) { whole_sizes_.at(static_cast<size_t>(dim)) = size; }
+std::vector<int64_t> ParallelRegion::exchanged_sizes(const at::Tensor& x, int64_t dim) const {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
+  at::Tensor all = at::empty({size()}, options);
+  group_.all_gather(all, at::full({1}, x.size(dim), options)).wait();
+  all = all.to(at::kCPU);
+  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + size()};
+}
 
-std::vector<int64_t> ParallelRegion::sizes_of(const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) const {
-  return sizes.empty() ? chunk_sizes(whole_size(x, dim)) : std::vector<int64_t>(sizes.begin(), sizes.end());
+std::vector<int64_t> ParallelRegion::sizes_of(const at::Tensor& x, int64_t dim) const {
+  const int64_t known = whole_sizes_.at(static_cast<size_t>(dim));
+  if (known < 0) return exchanged_sizes(x, dim);
+  if (chunk(known).size() != x.size(dim))
+    throw LayoutError(hp::str("tensor parallel: a tensor of local sizes ", x.sizes(), " is no chunk of ", known, " along dim ", dim,
+                              ", as the tensors before it were"));
+  return chunk_sizes(known);
 }
 
 at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, const Placement& to, GradientOf gradient,
                                 std::span<const int64_t> sizes) {
   const auto wrapped = [&x](int64_t dim) { return dim < 0 ? dim + x.dim() : dim; };
   const bool term = gradient == GradientOf::kTerm;
-  if (size() == 1) return x;
   if (to.is_partial() && from.is_partial()) return x;
+  if (size() == 1 && !to.is_partial()) return x;
   if (from.is_replicate() && to.is_replicate()) return term ? cd::copy_to_group(group_, x) : x;
   if (from.is_partial() && to.is_replicate()) return term ? cd::all_reduce(group_, x) : cd::reduce_from_group(group_, x);
   if (from.is_shard() && to.is_replicate()) {
     const int64_t dim = wrapped(from.dim);
-    const std::vector<int64_t> parts = sizes_of(x, dim, sizes);
+    const std::vector<int64_t> parts = sizes.empty() ? sizes_of(x, dim) : std::vector<int64_t>(sizes.begin(), sizes.end());
     return term ? cd::all_gather(group_, x, dim, parts) : cd::gather_from_group(group_, x, dim, parts);
   }
   if (to.is_shard() && (from.is_replicate() || from.is_partial())) {
@@ -77,7 +98,7 @@ at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, cons
   }
   if (from.is_shard() && to.is_shard()) {
     if (wrapped(from.dim) == wrapped(to.dim)) return x;
-    return move(move(x, from, replicate(), GradientOf::kWhole, sizes), replicate(), to, gradient);
+    return move(move(x, from, replicate(), GradientOf::kWhole), replicate(), to, gradient, sizes);
   }
   throw LayoutError(str("tensor parallel: a tensor can't go from ", from.to_string(), " to ", to.to_string()));
 }
@@ -85,10 +106,12 @@ at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, cons
 at::Tensor ParallelRegion::enter(const at::Tensor& x, const Placement& from) {
   if (entered_.defined() && x.is_same(entered_)) return x;
   const bool graph = at::GradMode::is_enabled() && x.requires_grad();
-  const int64_t version = x.is_inference() ? 0 : static_cast<int64_t>(x._version());
-  if (input_.defined() && x.is_same(input_) && input_version_ == version && input_graph_ == graph) return entered_;
+  if (x.is_inference()) return move(x, from, replicate(), GradientOf::kTerm);  // no version: a change in place wouldn't show
+  const int64_t version = static_cast<int64_t>(x._version());
+  if (input_.defined() && x.is_same(input_) && input_from_ == from && input_version_ == version && input_graph_ == graph) return entered_;
   entered_ = move(x, from, replicate(), GradientOf::kTerm);
   input_ = x;
+  input_from_ = from;
   input_version_ = version;
   input_graph_ = graph;
   return entered_;
@@ -99,8 +122,12 @@ void ParallelRegion::forget() {
   entered_.reset();
 }
 
-at::Tensor ParallelRegion::local(const at::Tensor& x, const Placement& placement) const {
+at::Tensor ParallelRegion::local(const at::Tensor& x, const Placement& placement) {
   if (!is_dtensor(x)) return x;
+  if (placement.is_shard()) {
+    const int64_t dim = placement.dim < 0 ? placement.dim + x.dim() : placement.dim;
+    note_whole(dim, x.size(dim));
+  }
   return DTensor(x).redistribute(Layout(mesh_, {placement})).to_local();
 }
 

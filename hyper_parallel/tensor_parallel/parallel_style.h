@@ -59,11 +59,14 @@ class ParallelRegion {
   // `count` neighbouring ranks, collective, made once.
   const ProcessGroup& neighbours(int count);
 
-  // Parameters. A tied one may be asked for twice, then alike (LayoutError else).
+  // Parameters. A tied one may be asked for by two modules, then alike; by one module once (LayoutError else).
   void hold(const StyleTarget& target, Parameter& parameter, TensorPart part, ParameterSharing sharing = {});
   const std::unordered_map<const Parameter*, ParameterSharing>& sharing() const { return sharing_; }
 
-  // Activations. Differentiable; `sizes`: of all ranks along the sharded dim, empty for chunk_sizes. LayoutError where there is no way.
+  // Activations. Differentiable. `sizes`: of all ranks along the sharded dim (from one dim to another: along the new one). Without them a
+  // tensor is scattered into chunk_sizes, and gathered by what is known of the dim: if all tensors that were scattered along it had one
+  // size, that size (LayoutError if the tensor is no chunk of it), else the ranks tell each other theirs, in one small collective more.
+  // LayoutError where there is no way.
   at::Tensor move(const at::Tensor& x, const Placement& from, const Placement& to, GradientOf gradient,
                   std::span<const int64_t> sizes = {});
   // To replicated, for modules whose gradients are terms. Siblings that are given the same tensor get one result: one collective, not one
@@ -71,21 +74,25 @@ class ParallelRegion {
   at::Tensor enter(const at::Tensor& x, const Placement& from);
   void forget();
   // A DTensor's local tensor under the placement; a plain tensor is that already.
-  at::Tensor local(const at::Tensor& x, const Placement& placement) const;
+  at::Tensor local(const at::Tensor& x, const Placement& placement);
   // A plain tensor as a DTensor.
   at::Tensor wrap(const at::Tensor& x, const Placement& placement) const;
 
  private:
-  int64_t whole_size(const at::Tensor& x, int64_t dim) const;
-  std::vector<int64_t> sizes_of(const at::Tensor& x, int64_t dim, std::span<const int64_t> sizes) const;
+  static constexpr int64_t kNone = -1, kSeveral = -2;
+
+  std::vector<int64_t> sizes_of(const at::Tensor& x, int64_t dim) const;
+  std::vector<int64_t> exchanged_sizes(const at::Tensor& x, int64_t dim) const;
   void note_whole(int64_t dim, int64_t size);
 
   const DeviceMesh mesh_;
   const ProcessGroup group_;
   std::unordered_map<int, ProcessGroup> neighbours_;
   std::unordered_map<const Parameter*, ParameterSharing> sharing_;
-  std::array<int64_t, 8> whole_sizes_;  // by dim, of the latest tensor that was scattered along it
+  std::unordered_map<const Parameter*, std::vector<const Module*>> holders_;
+  std::array<int64_t, 8> whole_sizes_;  // by dim, of the tensors that were scattered along it: the same on all ranks
   at::Tensor input_, entered_;
+  Placement input_from_;
   int64_t input_version_ = 0;
   bool input_graph_ = false;
 };

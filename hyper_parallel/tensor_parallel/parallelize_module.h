@@ -33,12 +33,13 @@ using ParallelPlan = std::vector<PlanEntry>;  // applied in this order; several 
 struct TensorParallel {
   ProcessGroup group;
   std::unordered_map<const Parameter*, ParameterSharing> sharing;  // of every parameter of the module
+  std::vector<Parameter*> with_terms;  // those whose gradients are terms, in the order of named_parameters(): the same on every rank
 
-  // Collective: one all_reduce for each group of ranks with terms.
+  // Collective: one all_reduce for each group of ranks with terms. Once for each zeroing of the gradients: a second call sums the sums.
   void sum_gradients() const;
 };
 
-// Collective. `mesh`: one axis. The module must be on meta. LayoutError if an entry matches no module, or a style doesn't fit.
+// Collective. `mesh`: one axis. LayoutError if the module isn't on meta, if an entry matches no module, or a style doesn't fit.
 TensorParallel parallelize_module(Module& module, const DeviceMesh& mesh, const ParallelPlan& plan);
 
 }  // namespace hyper_parallel

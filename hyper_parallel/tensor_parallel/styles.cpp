@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <numeric>
+#include <utility>
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/nn/layers.h"
@@ -40,6 +41,20 @@ std::vector<int64_t> sizes_of(const std::vector<std::vector<IndexRange>>& ranges
   return sizes;
 }
 
+// Tensors are put together in rank order, so the ranges of all ranks, one after the other, must be [0, size).
+void check_split(const StyleTarget& target, const ParallelStyle& style, const std::vector<std::vector<IndexRange>>& ranges, int64_t size) {
+  int64_t end = 0;
+  for (size_t r = 0; r < ranges.size(); ++r)
+    for (const IndexRange& range : ranges[r]) {
+      if (range.size() == 0) continue;
+      if (range.begin != end || range.end < range.begin)
+        target.fail(style.describe(),
+                    str("the split gives rank ", r, " the range [", range.begin, ", ", range.end, "), expected one from ", end));
+      end = range.end;
+    }
+  if (end != size) target.fail(style.describe(), str("the split ends at ", end, ", of ", size));
+}
+
 struct ColwiseHook : RegionHook {
   ColwiseHook(const StyleTarget& target, ColwiseOptions options, std::vector<int64_t> sizes, bool embedding)
       : RegionHook(target), options(std::move(options)), sizes(std::move(sizes)), embedding(embedding) {}
@@ -72,6 +87,9 @@ struct RowwiseLinearHook : RegionHook {
   void post_forward(Module&, TensorRefs results) override {
     at::Tensor& y = *results[0];
     region->forget();
+    if (linear.bias && options.output.is_shard(static_cast<int>(y.dim()) - 1))
+      throw LayoutError(
+          str("tensor parallel: \"", linear.name, "\": its bias can't be added to an output that is split along its last dim"));
     y = region->move(y, partial(), options.output, GradientOf::kWhole);
     if (linear.bias) y = y + linear.bias->tensor;
     if (!options.use_local_output) y = region->wrap(y, options.output);
@@ -155,7 +173,11 @@ void ColwiseParallel::apply(const StyleTarget& target) const {
   const int64_t dim = linear != nullptr ? 0 : 1, size = weight.sizes[static_cast<size_t>(dim)];
   if (!options_.parts.empty() && std::accumulate(options_.parts.begin(), options_.parts.end(), int64_t{0}) != size)
     target.fail(describe(), str("parts ", options_.parts, " don't add up to ", size));
+  const bool split_by_chunks = !options_.split && options_.parts.empty();
+  if (!options_.use_local_output && !split_by_chunks && options_.output.is_shard(-1))
+    target.fail(describe(), "a DTensor's shard(-1) is in chunks: an own split can't be its output");
   const auto ranges = all_ranges(*target.region, size, options_.split, options_.parts);
+  if (options_.split) check_split(target, *this, ranges, size);
   const TensorPart part{dim, ranges[static_cast<size_t>(target.region->rank())]};
   target.region->hold(target, weight, part);
   if (linear != nullptr && linear->bias) target.region->hold(target, *linear->bias, part);
@@ -174,6 +196,10 @@ void RowwiseParallel::apply(const StyleTarget& target) const {
   }
   if (linear == nullptr) target.fail(describe(), "it takes Linear and Embedding modules");
   const auto ranges = all_ranges(region, linear->weight.sizes[1], options_.split, {});
+  if (options_.split) check_split(target, *this, ranges, linear->weight.sizes[1]);
+  if (linear->bias && (options_.output.is_partial() || options_.output.is_shard(-1)))
+    target.fail(describe(), str("its bias can't be added to an output that is ", options_.output.to_string(),
+                                " (allowed: replicate, or a dim before the last)"));
   region.hold(target, linear->weight, {1, ranges[static_cast<size_t>(region.rank())]});
   if (linear->bias) {
     // Behind a sum every rank has the whole gradient of the bias, behind a reduce-scatter that of its positions.
@@ -187,7 +213,7 @@ void RowwiseParallel::apply(const StyleTarget& target) const {
 }
 
 void SequenceParallel::apply(const StyleTarget& target) const {
-  for (const auto& [name, parameter] : target.module.own_parameters())
+  for (const auto& [name, parameter] : target.module.named_parameters())
     target.region->hold(target, *parameter, {},
                         {.in_common = true, .sum_gradients = target.region->group(), .counted = target.region->rank() == 0});
   target.module.add_hook(std::make_shared<SequenceHook>(target, options_));

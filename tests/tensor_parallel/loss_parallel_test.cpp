@@ -11,6 +11,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 
@@ -78,6 +81,25 @@ TEST(LossParallel, NoValidLabelGivesZero) {
     EXPECT_EQ(hidden.grad().abs().max().item<double>(), 0);
     EXPECT_EQ(weight.grad().abs().max().item<double>(), 0);
   });
+}
+
+// One rank's columns are minus infinity in every row: masked, as on one rank. A NaN on one rank is a NaN on all.
+TEST(LossParallel, InfinitiesAndNaNsAreThoseOfOneRank) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double special : {-infinity, std::nan("")}) {
+    const at::Tensor labels = at::arange(3, at::kLong), hidden = at::ones({3, 1}, at::kDouble), weight = values({6, 1}, 0.9);
+    for (int64_t row = 3; row < 6; ++row)
+      if (special == -infinity || row == 4) weight[row] = special;
+    const double want = at::cross_entropy_loss(at::linear(hidden, weight), labels, {}, at::Reduction::Sum).item<double>();
+    run_threads(2, [&](World& world) {
+      const LossSum loss =
+          vocab_parallel_cross_entropy(world.group(), hidden, weight.narrow(0, 3 * world.rank(), 3).contiguous(), labels, 6, {});
+      if (std::isnan(want))
+        EXPECT_TRUE(std::isnan(loss.sum.item<double>()));
+      else
+        EXPECT_NEAR(loss.sum.item<double>(), want, 1e-9);
+    });
+  }
 }
 
 TEST(LossParallel, BadInputIsNamed) {

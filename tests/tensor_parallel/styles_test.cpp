@@ -3,17 +3,21 @@
 #include "hyper_parallel/tensor_parallel/styles.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/collectives/collective_count.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/dtensor/dtensor.h"
+#include "hyper_parallel/fully_shard/fully_shard.h"
 #include "hyper_parallel/nn/layers.h"
 #include "hyper_parallel/tensor_parallel/parallelize_module.h"
 
@@ -131,6 +135,140 @@ TEST_P(Styles, FusedPartsAreSplitEachByItself) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Styles, testing::Values(1, 2, 3, 4, 8));
 
+TEST_P(Styles, OwnSplit) {
+  const SplitFunction first_has_most = [](int64_t num_ranks, int64_t rank) {
+    const int64_t begin = rank == 0 ? 0 : std::min<int64_t>(8 + rank - 1, 10),
+                  end = rank == num_ranks - 1 ? 10 : std::min<int64_t>(8 + rank, 10);
+    return std::vector<IndexRange>{{begin, end}};
+  };
+  compare<Block>({{"up", ColwiseParallel({.split = first_has_most})},
+                  {"gate", ColwiseParallel({.split = first_has_most})},
+                  {"down", RowwiseParallel({.split = first_has_most})}},
+                 GetParam(), 11);
+  compare<Block>({{"up", ColwiseParallel({.output = replicate(), .split = first_has_most})},
+                  {"down", RowwiseParallel({.input = replicate(), .split = first_has_most})}},
+                 GetParam(), 11);
+}
+
+TEST_P(Styles, RowwiseTakesASplitSequence) {
+  const int num_ranks = GetParam();
+  Block reference;
+  materialize(reference, {.dtype = at::kDouble, .seed = 5});
+  const at::Tensor whole = at::arange(100, at::kDouble).sin().view({2, 5, 10}), want = reference.down(whole).detach();
+  run_threads(num_ranks, [&](World& world) {
+    Block model;
+    const DeviceMesh mesh(world.group(), {num_ranks}, {"tp"});
+    parallelize_module(model, mesh, {{"down", RowwiseParallel({.input = shard(1)})}});
+    materialize(model, {.dtype = at::kDouble, .seed = 5});
+    const Interval mine = chunk_of(5, num_ranks, world.rank());
+    EXPECT_TRUE(at::allclose(model.down(whole.narrow(1, mine.begin, mine.size())), want, 1e-9, 1e-12));
+    const at::Tensor as_dtensor = distribute_tensor(whole, Layout(mesh, {shard(1)}));
+    EXPECT_TRUE(at::allclose(model.down(as_dtensor), want, 1e-9, 1e-12));
+  });
+}
+
+// Both graphs are alive at once, and the chunks of 7 and 8 look alike on the first of two ranks.
+TEST_P(Styles, TwoSequenceLengths) {
+  const int num_ranks = GetParam();
+  const std::vector<at::Tensor> ids{at::arange(14, at::kLong).remainder(11).view({2, 7}),
+                                    at::arange(16, at::kLong).remainder(11).view({2, 8})};
+  Block reference;
+  materialize(reference, {.dtype = at::kDouble, .seed = 5});
+  for (const at::Tensor& each : ids) reference(each).sin().sum().backward();
+  run_threads(num_ranks, [&](World& world) {
+    Block model;
+    const TensorParallel tp = parallelize_module(model, DeviceMesh(world.group(), {num_ranks}, {"tp"}),
+                                                 {{"embed", RowwiseParallel({.output = shard(1)})},
+                                                  {"norm", SequenceParallel()},
+                                                  {"up", ColwiseParallel({.input = shard(1)})},
+                                                  {"gate", ColwiseParallel({.input = shard(1)})},
+                                                  {"down", RowwiseParallel({.output = replicate()})}});
+    materialize(model, {.dtype = at::kDouble, .seed = 5});
+    const at::Tensor first = model.norm(model.embed(ids[0])), second = model.norm(model.embed(ids[1]));
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    for (const at::Tensor& x : {first, second}) loss = loss + model.down(at::silu(model.gate(x)) * model.up(x)).sin().sum();
+    loss.backward();
+    tp.sum_gradients();
+    const auto slots = model.named_parameters(), whole = reference.named_parameters();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const at::Tensor gradient = slots[i].second->tensor.grad();
+      if (gradient.defined())
+        EXPECT_TRUE(at::allclose(gradient, part_of(whole[i].second->tensor.grad(), *slots[i].second), 1e-9, 1e-12)) << slots[i].first;
+    }
+  });
+}
+
+struct Norms : ModuleOf<Norms> {
+  explicit Norms(Slot slot = root()) : ModuleOf(std::move(slot)) {
+    for (int64_t i = 0; i < 12; ++i) {
+      padding.push_back(std::make_unique<std::string>(static_cast<size_t>(i * 97 % 61), 'x'));  // addresses in no order
+      norms.push_back(std::make_unique<RmsNorm>(child("norm" + std::to_string(i)), RmsNormOptions{.size = 3 + i}));
+    }
+  }
+  std::vector<std::unique_ptr<std::string>> padding;
+  std::vector<std::unique_ptr<RmsNorm>> norms;
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor total = at::zeros({}, at::kDouble);
+    for (size_t i = 0; i < norms.size(); ++i) total = total + (*norms[i])(x.narrow(-1, 0, 3 + static_cast<int64_t>(i))).sin().sum();
+    return total;
+  }
+};
+
+TEST(Styles, GradientsAreSummedInTheSameOrderOnEveryRank) {
+  const at::Tensor x = at::arange(2 * 5 * 14, at::kDouble).cos().view({2, 5, 14});
+  Norms reference;
+  materialize(reference, {.dtype = at::kDouble, .seed = 5});
+  reference(x).backward();
+  run_threads(4, [&](World& world) {
+    std::vector<std::unique_ptr<char[]>> holes;
+    for (int i = 0; i < 50 * world.rank(); ++i) holes.push_back(std::make_unique<char[]>(64));
+    Norms model;
+    const TensorParallel tp =
+        parallelize_module(model, DeviceMesh(world.group(), {4}, {"tp"}), {{"norm*", SequenceParallel({.input = replicate()})}});
+    materialize(model, {.dtype = at::kDouble, .seed = 5});
+    model(x).backward();
+    tp.sum_gradients();
+    const auto slots = model.named_parameters(), whole = reference.named_parameters();
+    for (size_t i = 0; i < slots.size(); ++i)
+      EXPECT_TRUE(at::allclose(slots[i].second->tensor.grad(), whole[i].second->tensor.grad(), 1e-9, 1e-12)) << slots[i].first;
+  });
+}
+
+TEST(Styles, AnEarlierPassWithoutGraphIsNotReused) {
+  run_threads(2, [](World& world) {
+    Block model;
+    parallelize_module(model, DeviceMesh(world.group(), {2}, {"tp"}), {{"up", ColwiseParallel()}, {"gate", ColwiseParallel()}});
+    materialize(model, {.dtype = at::kDouble, .seed = 5});
+    const at::Tensor x = at::ones({1, 2, 6}, at::kDouble).requires_grad_();
+    {
+      const at::NoGradGuard no_grad;
+      model.up(x);
+    }
+    (model.up(x).sum() + model.gate(x).sum()).backward();
+    Block reference;
+    materialize(reference, {.dtype = at::kDouble, .seed = 5});
+    const at::Tensor y = at::ones({1, 2, 6}, at::kDouble).requires_grad_();
+    (reference.up(y).sum() + reference.gate(y).sum()).backward();
+    EXPECT_TRUE(at::allclose(x.grad(), y.grad(), 1e-9, 1e-12));
+  });
+}
+
+TEST(Styles, AFullyShardedUnitIsOutsideOfTheStyle) {
+  Block reference;
+  materialize(reference, {.dtype = at::kDouble, .seed = 5});
+  const at::Tensor ids = at::arange(10, at::kLong).view({2, 5});
+  const at::Tensor want = reference(ids).detach();
+  run_threads(4, [&](World& world) {
+    const DeviceMesh mesh(world.group(), {2, 2}, {"fsdp", "tp"});
+    Block model;
+    const TensorParallel tp =
+        parallelize_module(model, mesh["tp"], {{"up", ColwiseParallel()}, {"gate", ColwiseParallel()}, {"down", RowwiseParallel()}});
+    FullyShard engine(model, std::vector<Module*>{&model.down}, mesh["fsdp"], {.sharing = tp.sharing, .model_group = tp.group});
+    engine.materialize({.dtype = at::kDouble, .seed = 5});
+    EXPECT_TRUE(at::allclose(model(ids), want, 1e-9, 1e-12));
+  });
+}
+
 TEST(Styles, OneCollectiveForSiblings) {
   run_threads(2, [](World& world) {
     Block model;
@@ -138,8 +276,18 @@ TEST(Styles, OneCollectiveForSiblings) {
     parallelize_module(model, mesh, {{"up", ColwiseParallel()}, {"gate", ColwiseParallel()}, {"down", RowwiseParallel()}});
     materialize(model, {.dtype = at::kDouble, .seed = 5});
     const at::Tensor x = at::ones({1, 2, 6}, at::kDouble).requires_grad_();
-    const at::Tensor a = model.up(x), b = model.gate(x);
-    model.down(at::silu(b) * a).sum().backward();
+    const auto count = [](const auto& run) {
+      const uint64_t before = num_collectives_begun();
+      run();
+      return num_collectives_begun() - before;
+    };
+    at::Tensor y;
+    EXPECT_EQ(count([&] {
+                const at::Tensor a = model.up(x), b = model.gate(x);
+                y = model.down(at::silu(b) * a);
+              }),
+              1u);
+    EXPECT_EQ(count([&] { y.sum().backward(); }), 1u);
     EXPECT_EQ(x.grad().sizes(), at::IntArrayRef({1, 2, 6}));
   });
 }
@@ -176,6 +324,29 @@ TEST(Styles, MistakesAreNamed) {
   EXPECT_THAT(error_of({{"norm", ColwiseParallel()}}), HasSubstr("ColwiseParallel on \"norm\": it takes Linear and Embedding modules"));
   EXPECT_THAT(error_of({{"up", ColwiseParallel({.parts = {3, 3}})}}), HasSubstr("don't add up to 10"));
   EXPECT_THAT(error_of({{"up", ColwiseParallel()}, {"up", RowwiseParallel()}}), HasSubstr("two styles want different parts of weight"));
+  EXPECT_THAT(error_of({{"up", ColwiseParallel()}, {"up", ColwiseParallel()}}), HasSubstr("\"up\": two styles want to hold weight"));
+  EXPECT_THAT(error_of({{"down", RowwiseParallel({.output = partial()})}}),
+              HasSubstr("its bias can't be added to an output that is P(sum)"));
+  EXPECT_THAT(error_of({{"down", RowwiseParallel({.output = shard(-1)})}}), HasSubstr("its bias can't be added"));
+  EXPECT_THAT(error_of({{"up", ColwiseParallel({.parts = {4, 6}, .use_local_output = false})}}),
+              HasSubstr("an own split can't be its output"));
+  const auto split = [](IndexRange range) { return [range](int64_t, int64_t) { return std::vector<IndexRange>{range}; }; };
+  EXPECT_THAT(error_of({{"up", ColwiseParallel({.split = split({0, 9})})}}), HasSubstr("the split ends at 9, of 10"));
+  EXPECT_THAT(error_of({{"down", RowwiseParallel({.split = split({1, 10})})}}),
+              HasSubstr("the split gives rank 0 the range [1, 10), expected one from 0"));
+}
+
+TEST(Styles, AModuleWithValuesIsRefused) {
+  run_threads(1, [](World& world) {
+    Block model;
+    materialize(model, {.dtype = at::kDouble, .seed = 5});
+    try {
+      parallelize_module(model, DeviceMesh(world.group(), {1}, {"tp"}), {});
+      FAIL() << "not refused";
+    } catch (const LayoutError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("embed.weight has its values already"));
+    }
+  });
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ Engine::Engine(Module& root, std::span<Module* const> modules, const DeviceMesh&
   for (const auto& unit : units_) {
     unit->live = !groups_.sharded();
     unit->hook = std::make_shared<UnitHook>(this, unit.get());
-    unit->module->add_hook(unit->hook);
+    unit->module->add_outer_hook(unit->hook);
     if (unit.get() != root_) order.push_back(unit.get());
   }
   forward_order_.guess(std::move(order));
@@ -113,7 +113,7 @@ void Engine::make_units(Module& root, std::span<Module* const> modules) {
       bucket->place = unit->place;
     }
     parameter_order_.emplace_back(&*bucket, bucket->entries.size());
-    bucket->append(*slot, name);
+    bucket->append(*slot, name, sharing);
   }
 }
 

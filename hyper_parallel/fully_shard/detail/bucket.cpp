@@ -18,7 +18,10 @@ bool Bucket::takes(const Parameter& slot, const ParameterSharing& other) const {
   return trainable == slot.trainable && sharing.in_common == other.in_common && sharing.sum_gradients == other.sum_gradients;
 }
 
-void Bucket::append(Parameter& slot, std::string name) {
+void Bucket::append(Parameter& slot, std::string name, const ParameterSharing& other) {
+  if (sharing.counted != other.counted)
+    throw LayoutError(
+        str("fully_shard: ", name, " and ", entries.front().name, " are held by the same ranks, but this rank counts only one in norms"));
   entries.push_back({.slot = &slot, .name = std::move(name), .offset = numel_, .numel = c10::multiply_integers(slot.local_sizes())});
   numel_ += entries.back().numel;
 }

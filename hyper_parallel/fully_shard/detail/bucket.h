@@ -43,7 +43,7 @@ class Bucket {
       : trainable(trainable), sharing(std::move(sharing)), groups_(groups) {}
   // Whether a parameter is of this bucket's kind.
   bool takes(const Parameter& slot, const ParameterSharing& other) const;
-  void append(Parameter& slot, std::string name);
+  void append(Parameter& slot, std::string name, const ParameterSharing& other);  // LayoutError if only one of them is `counted`
   void materialize(const MaterializeOptions& options);
 
   // Weights. Without sharding all of these do nothing: the leaves alias the shard.
