@@ -69,9 +69,7 @@ class ThreadRun {
       });
     if (options_.abandon) wait_or_abandon();
     for (std::thread& thread : threads) thread.join();
-    int first = shared_ != nullptr ? shared_->failed_rank() : -1;
-    for (int rank = 0; rank < size() && (first < 0 || !causes_[first]); ++rank) first = rank;
-    if (causes_[first]) rethrow_with_rank(causes_[first], first);
+    rethrow_first_cause();
   }
 
  private:
@@ -81,12 +79,18 @@ class ThreadRun {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return failed_ || num_ended_ == size(); });
     if (changed_.wait_for(lock, options_.failure_grace, [this] { return num_ended_ == size(); })) return;
-    const int first = shared_->failed_rank();
     try {
-      if (causes_[first]) rethrow_with_rank(causes_[first], first);
+      rethrow_first_cause();
     } catch (...) {
       options_.abandon(std::current_exception());
     }
+  }
+
+  // The error of the rank that is to blame; if it has none (yet), of any.
+  void rethrow_first_cause() const {
+    int first = shared_ != nullptr ? shared_->failed_rank() : -1;
+    for (int rank = 0; rank < size() && (first < 0 || !causes_[first]); ++rank) first = rank;
+    if (causes_[first]) rethrow_with_rank(causes_[first], first);
   }
 
   void run_rank(int rank) {
@@ -97,8 +101,12 @@ class ThreadRun {
       body_(world);
       if (shared_ != nullptr) shared_->leave(rank);
     } catch (...) {
-      causes_[rank] = std::current_exception();
-      if (shared_ != nullptr) shared_->fail(rank, what_of(causes_[rank]));
+      const std::exception_ptr cause = std::current_exception();
+      {
+        const std::lock_guard lock(mutex_);
+        causes_[rank] = cause;
+      }
+      if (shared_ != nullptr) shared_->fail(rank, what_of(cause));
     }
   }
 
@@ -114,7 +122,7 @@ class ThreadRun {
   int num_ended_ = 0;
   bool failed_ = false;
   std::shared_ptr<detail::ThreadWorld> shared_;
-  std::vector<std::exception_ptr> causes_;
+  std::vector<std::exception_ptr> causes_;  // written under mutex_
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct WorldOptions {
   // HYPER_PARALLEL_DEBUG=collectives (a list with commas). Threads always compare operation, dtype and sizes.
   bool check_collectives = false;
   // Of run_threads: called when a rank has failed and `failure_grace` later others are still busy outside of collectives. It must end the
-  // process, as no thread can be ended from outside. Without it they are waited for.
+  // process or get them to end, as no thread can be ended from outside: run_threads waits for them after it, and always without it.
   std::function<void(std::exception_ptr)> abandon = {};
   std::chrono::milliseconds failure_grace{4'000};
 };
