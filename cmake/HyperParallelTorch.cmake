@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Imports libtorch as the target hyper_parallel::torch, without Caffe2's config (which stops on a CUDA wheel without a CUDA toolkit).
-# Looked for in: HYPER_PARALLEL_TORCH_DIR, every CMAKE_PREFIX_PATH entry (a libtorch folder or its share/cmake), <source>/.venv.
+# Looked for in: HYPER_PARALLEL_TORCH_DIR, every CMAKE_PREFIX_PATH entry (a libtorch folder or its share/cmake), the same of the environment,
+# <source>/.venv.
 set(HYPER_PARALLEL_TORCH_VERSION 2.13 CACHE STRING "Supported libtorch minor version")
 set(HYPER_PARALLEL_TORCH_DIR "" CACHE PATH "Folder that has libtorch's include/ and lib/")
 
 set(_candidates ${HYPER_PARALLEL_TORCH_DIR})
-foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
+string(REPLACE ":" ";" _environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+foreach(_prefix IN LISTS CMAKE_PREFIX_PATH _environment_prefixes)
   list(APPEND _candidates ${_prefix} ${_prefix}/../.. ${_prefix}/../../.. ${_prefix}/torch)
 endforeach()
 file(GLOB _venv_torch ${CMAKE_CURRENT_LIST_DIR}/../.venv/lib/python3*/site-packages/torch)
@@ -22,8 +24,20 @@ if(NOT _torch_dir)
                       "-DCMAKE_PREFIX_PATH=<libtorch folder>. Looked in: ${_candidates}")
 endif()
 
+if(HYPER_PARALLEL_TORCH_DIR)
+  get_filename_component(_asked_for ${HYPER_PARALLEL_TORCH_DIR} REALPATH)
+  if(NOT _asked_for STREQUAL _torch_dir)
+    message(FATAL_ERROR "HYPER_PARALLEL_TORCH_DIR: no libtorch in ${HYPER_PARALLEL_TORCH_DIR} "
+                        "(expected include/ATen/core/Tensor.h and lib/libtorch_cpu.so)")
+  endif()
+endif()
+
+set(_version_header ${_torch_dir}/include/torch/headeronly/version.h)
+if(NOT EXISTS ${_version_header})
+  message(FATAL_ERROR "libtorch: built for ${HYPER_PARALLEL_TORCH_VERSION}, found an older one in ${_torch_dir} (no torch/headeronly/version.h)")
+endif()
 foreach(_part MAJOR MINOR PATCH)
-  file(STRINGS ${_torch_dir}/include/torch/headeronly/version.h _line REGEX "^#define TORCH_VERSION_${_part} ")
+  file(STRINGS ${_version_header} _line REGEX "^#define TORCH_VERSION_${_part} ")
   string(REGEX MATCH "[0-9]+" _torch_${_part} "${_line}")
 endforeach()
 set(HYPER_PARALLEL_TORCH_FOUND_VERSION ${_torch_MAJOR}.${_torch_MINOR}.${_torch_PATCH})

@@ -56,7 +56,8 @@ class RedistributePlan {
   std::vector<const Spec*> specs_;  // before each step, and the last
 };
 
-// Throws LayoutError if meshes, shapes or dtypes differ, or if the target asks for Partial where `from` is not Partial in the same way.
+// Throws LayoutError if meshes, shapes or dtypes differ, or if the target asks for Partial where `from` is not Partial in the same way:
+// there is no one way to split a value into terms (factors, ...), so only op rules ask for it, by AllowPartial.
 // The plan belongs to the calling thread's cache and lives as long as the thread.
 const RedistributePlan& redistribute_plan(const Spec* from, const Spec* to, AllowPartial allow_partial = AllowPartial::kNo);
 
