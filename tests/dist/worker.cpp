@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of the tests that need processes: `dist_worker SCENARIO`, started by our launcher, torchrun or mpirun.
+// One rank of the tests that need processes: `dist_worker SCENARIO`, started by our launcher, torchrun, mpirun or the tests themselves.
 // `dist_worker --launch N [--fork] SCENARIO` is the launcher itself.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -94,6 +94,15 @@ void other_op(World& world) {
     world.group().broadcast(x, 0).wait();
 }
 
+// As many elements and bytes on both: nothing but the checks sees it, and without them the sum is right.
+void other_shape(World& world) {
+  const at::Tensor x = world.rank() == 0 ? at::ones({2, 6}) : at::ones({3, 4});
+  world.group().all_reduce(x).wait();
+  EXPECT_EQ(x.sum().item<float>(), float(12 * world.size()));
+}
+
+void other_dtype(World& world) { world.group().all_reduce(at::ones({4}, world.rank() == 0 ? at::kFloat : at::kInt)).wait(); }
+
 void short_message(World& world) {
   if (world.rank() == 0)
     world.group().send(at::ones({4}), 1).wait();
@@ -164,8 +173,11 @@ const std::map<std::string, Scenario> kScenarios{
     {"greet", {greet, {}}},
     {"killed", {killed, {}}},
     {"mismatched", {mismatched, {.timeout = std::chrono::seconds(10), .check_collectives = true}}},
+    {"other_dtype", {other_dtype, {.timeout = std::chrono::seconds(10)}}},
     {"other_large_size", {other_large_size, {.timeout = std::chrono::seconds(2)}}},
     {"other_op", {other_op, {.timeout = std::chrono::seconds(2)}}},
+    {"other_op_patient", {other_op, {.timeout = std::chrono::seconds(10)}}},
+    {"other_shape", {other_shape, {.timeout = std::chrono::seconds(10)}}},
     {"other_size", {other_size, {.timeout = std::chrono::seconds(2)}}},
     {"other_size_checked", {short_gather, {.timeout = std::chrono::seconds(10), .check_collectives = true}}},
     {"runs_for_ever", {runs_for_ever, {}}},
