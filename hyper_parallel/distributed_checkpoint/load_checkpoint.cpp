@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "hyper_parallel/base/error.h"
@@ -86,12 +87,28 @@ void read_entry(CheckpointReader& reader, const StateEntry& entry) {
   }
 }
 
+// "" or the complete checkpoints in the same place, for who must do without this one.
+std::string others_beside(const fs::path& folder) {
+  const fs::path plain = fs::absolute(folder.has_filename() ? folder : folder.parent_path());
+  std::vector<std::string> names;
+  for (const fs::path& other : list_checkpoints(plain.parent_path()))
+    if (other != checkpoint_location(plain)) names.push_back(other.filename().string());
+  return names.empty() ? "" : str("; other complete checkpoints: ", names);
+}
+
 }  // namespace
 
 json load_checkpoint(const ProcessGroup& group, const fs::path& folder, const StateDict& into, const LoadOptions& options) {
   const std::string action = str("loading checkpoint ", folder.string());
   std::optional<CheckpointReader> reader;
-  const std::vector<json> all = detail::run_on_all(group, action, [&]() -> json {
+  const auto on_all = [&](const std::function<json()>& step) {
+    try {
+      return detail::run_on_all(group, action, step);
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(error.what() + others_beside(folder));
+    }
+  };
+  const std::vector<json> all = on_all([&]() -> json {
     detail::describe_state(into);  // checks it
     reader.emplace(folder, options.verify_checksums);
     json result = find_problems(reader->metadata(), into, options);
@@ -100,7 +117,7 @@ json load_checkpoint(const ProcessGroup& group, const fs::path& folder, const St
     return result;
   });
   check_keys(*reader, all, options);
-  detail::run_on_all(group, action, [&]() -> json {
+  on_all([&]() -> json {
     for (const StateEntry& entry : into) {
       if (reader->contains(entry.name)) read_entry(*reader, entry);
     }
