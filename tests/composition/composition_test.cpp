@@ -80,7 +80,7 @@ TEST_P(Composition, EqualsTheOneRankRun) {
     ASSERT_EQ(reference[0].loss, 0.0);
     ASSERT_EQ(reference[0].norm, 0.0);
   } else {
-    ASSERT_GT(reference[0].norm, 0.0);
+    for (const ReferenceStep& step : reference) ASSERT_GT(step.norm, kMaxNorm) << "nothing to clip";
   }
   run_threads(static_cast<int>(row.replicate * row.fsdp * row.tp), [&](World& world) { compare_step(row, world, reference); },
               {.timeout = std::chrono::seconds(30)});

@@ -14,7 +14,7 @@ namespace hyper_parallel::composition {
 inline constexpr uint64_t kSeed = 7;
 inline constexpr int64_t kNumSequences = 24, kSequenceLength = 6;
 // The large epsilon keeps AdamW well-conditioned: with a tiny one an element whose gradient is rounding noise moves by the learning rate.
-inline constexpr double kLearningRate = 1e-2, kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-3, kWeightDecay = 0.1, kMaxNorm = 0.5;
+inline constexpr double kLearningRate = 1e-2, kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-3, kWeightDecay = 0.1, kMaxNorm = 0.1;
 
 struct Batch {
   at::Tensor input_ids, labels;  // int64 [kNumSequences, kSequenceLength]
