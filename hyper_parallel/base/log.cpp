@@ -3,6 +3,7 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -45,7 +46,7 @@ LogLevel least_level() {
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
     auto made = spdlog::stderr_color_mt("hyper_parallel");
-    made->set_pattern("%^%l%$: %v");
+    made->set_pattern(str(line_start(), "%^%l%$: %v"));
     made->set_level(spdlog::level::debug);
     return made;
   }();
@@ -53,6 +54,11 @@ spdlog::logger& logger() {
 }
 
 }  // namespace
+
+const char* line_start() {
+  static const bool terminal = isatty(STDERR_FILENO) != 0;
+  return terminal ? "\r\033[K" : "";
+}
 
 void set_log_rank(int rank) { log_rank = rank; }
 

@@ -15,6 +15,8 @@ void log_line(LogLevel level, const std::string& text);
 // Of the calling thread: -1 (the start) prints everything without a prefix.
 void set_log_rank(int rank);
 bool log_enabled(LogLevel level);
+// What each line on standard error begins with: on a terminal it clears a progress bar, perhaps another process's, elsewhere it is empty.
+const char* line_start();
 
 template <class... Parts>
 void log_debug(const Parts&... parts) {

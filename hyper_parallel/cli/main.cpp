@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/base/log.h"
 #include "hyper_parallel/cli/commands.h"
 #include "hyper_parallel/nn/allocator.h"
 #include "hyper_parallel/train/version.h"
@@ -35,10 +36,10 @@ int hp::cli::report(std::exception_ptr cause) {
   try {
     std::rethrow_exception(std::move(cause));
   } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "%serror: %s\n", line_start(), error.what());
     return error.exit_code();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "%serror: %s\n", line_start(), error.what());
     return 1;
   }
 }
