@@ -129,10 +129,14 @@ class ThreadRun {
 
 bool detail::wants_checks(const WorldOptions& options) {
   const char* debug = std::getenv("HYPER_PARALLEL_DEBUG");
-  if (options.check_collectives || debug == nullptr) return options.check_collectives;
-  for (const std::string& item : hyper_parallel::split(debug, ','))
-    if (item == "collectives") return true;
-  return false;
+  bool wanted = options.check_collectives;
+  for (const std::string& item : hyper_parallel::split(debug == nullptr ? "" : debug, ',')) {
+    if (item == "collectives")
+      wanted = true;
+    else if (!item.empty())
+      throw ConfigError(str("HYPER_PARALLEL_DEBUG: unknown item \"", item, "\" (allowed: collectives)"));
+  }
+  return wanted;
 }
 
 void run_threads(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {

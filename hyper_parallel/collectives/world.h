@@ -21,7 +21,7 @@ struct WorldOptions {
   std::string backend = "gloo";                // for processes: "gloo"; ranks as threads always use "thread"
   std::chrono::milliseconds timeout{600'000};  // of every collective
   // Compare operation, shape, dtype, group and sequence number of all ranks before each collective. Also on with
-  // HYPER_PARALLEL_DEBUG=collectives (a list with commas). Threads always compare operation, dtype and sizes.
+  // HYPER_PARALLEL_DEBUG=collectives (a list with commas; ConfigError for other items). Threads always compare operation, dtype and sizes.
   bool check_collectives = false;
   // Of run_threads: called when a rank has failed and `failure_grace` later others are still busy outside of collectives. It must end the
   // process or get them to end, as no thread can be ended from outside: run_threads waits for them after it, and always without it.
