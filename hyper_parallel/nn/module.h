@@ -34,7 +34,7 @@ namespace hyper_parallel {
 class Module;
 using TensorRefs = std::span<at::Tensor* const>;
 
-// Hooks may replace the tensors that they see. The first hook added is the outermost, before and after.
+// Hooks may replace the tensors that they see. add_hook adds the innermost, add_outer_hook the outermost, before and after.
 class ModuleHook {
  public:
   virtual ~ModuleHook() = default;

@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/differentiable.h"
@@ -21,7 +22,6 @@ void StyleTarget::fail(const std::string& style, const std::string& why) const {
 
 ParallelRegion::ParallelRegion(DeviceMesh mesh) : mesh_(std::move(mesh)), group_(mesh_.group(0)) {
   if (mesh_.num_axes() != 1) throw LayoutError(str("parallelize_module: the mesh must have one axis, not ", mesh_.to_string()));
-  whole_sizes_.fill(kNone);
 }
 
 IndexRange ParallelRegion::chunk(int64_t whole) const {
@@ -55,26 +55,12 @@ void ParallelRegion::hold(const StyleTarget& target, Parameter& parameter, Tenso
   if (fresh && !part.is_whole()) parameter.hold(std::move(part));
 }
 
-void ParallelRegion::note_whole(int64_t dim, int64_t size) {
-  int64_t& known = whole_sizes_.at(static_cast<size_t>(dim));
-  known = known == kNone || known == size ? size : kSeveral;
-}
-
 std::vector<int64_t> ParallelRegion::exchanged_sizes(const at::Tensor& x, int64_t dim) const {
   const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
   at::Tensor all = at::empty({size()}, options);
   group_.all_gather(all, at::full({1}, x.size(dim), options)).wait();
   all = all.to(at::kCPU);
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + size()};
-}
-
-std::vector<int64_t> ParallelRegion::sizes_of(const at::Tensor& x, int64_t dim) const {
-  const int64_t known = whole_sizes_.at(static_cast<size_t>(dim));
-  if (known < 0) return exchanged_sizes(x, dim);
-  if (chunk(known).size() != x.size(dim))
-    throw LayoutError(hp::str("tensor parallel: a tensor of local sizes ", x.sizes(), " is no chunk of ", known, " along dim ", dim,
-                              ", as the tensors before it were"));
-  return chunk_sizes(known);
 }
 
 at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, const Placement& to, GradientOf gradient,
@@ -87,13 +73,12 @@ at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, cons
   if (from.is_partial() && to.is_replicate()) return term ? cd::all_reduce(group_, x) : cd::reduce_from_group(group_, x);
   if (from.is_shard() && to.is_replicate()) {
     const int64_t dim = wrapped(from.dim);
-    const std::vector<int64_t> parts = sizes.empty() ? sizes_of(x, dim) : std::vector<int64_t>(sizes.begin(), sizes.end());
+    const std::vector<int64_t> parts = sizes.empty() ? exchanged_sizes(x, dim) : std::vector<int64_t>(sizes.begin(), sizes.end());
     return term ? cd::all_gather(group_, x, dim, parts) : cd::gather_from_group(group_, x, dim, parts);
   }
   if (to.is_shard() && (from.is_replicate() || from.is_partial())) {
     const int64_t dim = wrapped(to.dim), whole = x.size(dim);
     const std::vector<int64_t> parts = sizes.empty() ? chunk_sizes(whole) : std::vector<int64_t>(sizes.begin(), sizes.end());
-    if (sizes.empty()) note_whole(dim, whole);
     return from.is_partial() ? cd::reduce_scatter(group_, x, dim, parts) : cd::scatter_to_group(group_, x, dim, parts);
   }
   if (from.is_shard() && to.is_shard()) {
@@ -103,10 +88,19 @@ at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, cons
   throw LayoutError(str("tensor parallel: a tensor can't go from ", from.to_string(), " to ", to.to_string()));
 }
 
+bool ParallelRegion::was_entered(const at::Tensor& x) {
+  std::erase_if(all_entered_, [](const WeakTensor& weak) { return weak.expired(); });
+  return std::any_of(all_entered_.begin(), all_entered_.end(), [&x](const WeakTensor& weak) { return weak.lock() == x.getIntrusivePtr(); });
+}
+
 at::Tensor ParallelRegion::enter(const at::Tensor& x, const Placement& from) {
-  if (entered_.defined() && x.is_same(entered_)) return x;
+  if (was_entered(x)) return x;
   const bool graph = at::GradMode::is_enabled() && x.requires_grad();
-  if (x.is_inference()) return move(x, from, replicate(), GradientOf::kTerm);  // no version: a change in place wouldn't show
+  if (x.is_inference()) {  // no version: a change in place wouldn't show
+    at::Tensor whole = move(x, from, replicate(), GradientOf::kTerm);
+    if (!whole.is_same(x)) all_entered_.emplace_back(whole.getIntrusivePtr());
+    return whole;
+  }
   const int64_t version = static_cast<int64_t>(x._version());
   if (input_.defined() && x.is_same(input_) && input_from_ == from && input_version_ == version && input_graph_ == graph) return entered_;
   entered_ = move(x, from, replicate(), GradientOf::kTerm);
@@ -114,6 +108,7 @@ at::Tensor ParallelRegion::enter(const at::Tensor& x, const Placement& from) {
   input_from_ = from;
   input_version_ = version;
   input_graph_ = graph;
+  if (!entered_.is_same(x)) all_entered_.emplace_back(entered_.getIntrusivePtr());
   return entered_;
 }
 
@@ -122,15 +117,21 @@ void ParallelRegion::forget() {
   entered_.reset();
 }
 
-at::Tensor ParallelRegion::local(const at::Tensor& x, const Placement& placement) {
+at::Tensor ParallelRegion::local(const at::Tensor& x, const Placement& placement) const {
   if (!is_dtensor(x)) return x;
-  if (placement.is_shard()) {
-    const int64_t dim = placement.dim < 0 ? placement.dim + x.dim() : placement.dim;
-    note_whole(dim, x.size(dim));
-  }
   return DTensor(x).redistribute(Layout(mesh_, {placement})).to_local();
 }
 
-at::Tensor ParallelRegion::wrap(const at::Tensor& x, const Placement& placement) const { return from_local(x, Layout(mesh_, {placement})); }
+at::Tensor ParallelRegion::wrap(const at::Tensor& x, const Placement& placement) const {
+  const Layout layout(mesh_, {placement});
+  if (!placement.is_shard()) return from_local(x, layout);
+  const int64_t dim = placement.dim < 0 ? placement.dim + x.dim() : placement.dim;
+  const std::vector<int64_t> parts = exchanged_sizes(x, dim);
+  Shape sizes(x.sizes().begin(), x.sizes().end());
+  sizes[static_cast<size_t>(dim)] = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  if (parts != chunk_sizes(sizes[static_cast<size_t>(dim)]))
+    throw LayoutError(hp::str("tensor parallel: sizes ", parts, " along dim ", dim, " are no chunks of a DTensor"));
+  return from_local(x, layout, sizes);
+}
 
 }  // namespace hyper_parallel

@@ -12,7 +12,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -64,33 +63,31 @@ class ParallelRegion {
   const std::unordered_map<const Parameter*, ParameterSharing>& sharing() const { return sharing_; }
 
   // Activations. Differentiable. `sizes`: of all ranks along the sharded dim (from one dim to another: along the new one). Without them a
-  // tensor is scattered into chunk_sizes, and gathered by what is known of the dim: if all tensors that were scattered along it had one
-  // size, that size (LayoutError if the tensor is no chunk of it), else the ranks tell each other theirs, in one small collective more.
-  // LayoutError where there is no way.
+  // tensor is scattered into chunk_sizes, and before a gather the ranks tell each other their sizes, in one small collective more: no rank
+  // can know them from its own. LayoutError where there is no way.
   at::Tensor move(const at::Tensor& x, const Placement& from, const Placement& to, GradientOf gradient,
                   std::span<const int64_t> sizes = {});
-  // To replicated, for modules whose gradients are terms. Siblings that are given the same tensor get one result: one collective, not one
-  // each. forget() drops what is kept for that.
+  // To replicated, for modules whose gradients are terms. A tensor that came out of enter() stays as it is. Siblings that are given the
+  // same tensor get one result: one collective, not one each. forget() drops what is kept for the siblings.
   at::Tensor enter(const at::Tensor& x, const Placement& from);
   void forget();
   // A DTensor's local tensor under the placement; a plain tensor is that already.
-  at::Tensor local(const at::Tensor& x, const Placement& placement);
-  // A plain tensor as a DTensor.
+  at::Tensor local(const at::Tensor& x, const Placement& placement) const;
+  // A plain tensor as a DTensor. LayoutError if the ranks' sizes aren't those of chunks.
   at::Tensor wrap(const at::Tensor& x, const Placement& placement) const;
 
  private:
-  static constexpr int64_t kNone = -1, kSeveral = -2;
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-  std::vector<int64_t> sizes_of(const at::Tensor& x, int64_t dim) const;
   std::vector<int64_t> exchanged_sizes(const at::Tensor& x, int64_t dim) const;
-  void note_whole(int64_t dim, int64_t size);
+  bool was_entered(const at::Tensor& x);
 
   const DeviceMesh mesh_;
   const ProcessGroup group_;
   std::unordered_map<int, ProcessGroup> neighbours_;
   std::unordered_map<const Parameter*, ParameterSharing> sharing_;
   std::unordered_map<const Parameter*, std::vector<const Module*>> holders_;
-  std::array<int64_t, 8> whole_sizes_;  // by dim, of the tensors that were scattered along it: the same on all ranks
+  std::vector<WeakTensor> all_entered_;  // those that are alive
   at::Tensor input_, entered_;
   Placement input_from_;
   int64_t input_version_ = 0;

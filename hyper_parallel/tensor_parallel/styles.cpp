@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -41,37 +42,51 @@ std::vector<int64_t> sizes_of(const std::vector<std::vector<IndexRange>>& ranges
   return sizes;
 }
 
-// Tensors are put together in rank order, so the ranges of all ranks, one after the other, must be [0, size).
-void check_split(const StyleTarget& target, const ParallelStyle& style, const std::vector<std::vector<IndexRange>>& ranges, int64_t size) {
-  int64_t end = 0;
+// The ranges of all ranks must be [0, size). Where tensors are put together or cut, that is done in rank order (`in_order`).
+void check_split(const StyleTarget& target, const ParallelStyle& style, const std::vector<std::vector<IndexRange>>& ranges, int64_t size,
+                 bool in_order) {
+  std::vector<std::pair<size_t, IndexRange>> all;
   for (size_t r = 0; r < ranges.size(); ++r)
-    for (const IndexRange& range : ranges[r]) {
-      if (range.size() == 0) continue;
-      if (range.begin != end || range.end < range.begin)
-        target.fail(style.describe(),
-                    str("the split gives rank ", r, " the range [", range.begin, ", ", range.end, "), expected one from ", end));
-      end = range.end;
-    }
+    for (const IndexRange& range : ranges[r]) all.emplace_back(r, range);
+  if (!in_order) std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.begin < b.second.begin; });
+  int64_t end = 0;
+  for (const auto& [r, range] : all) {
+    if (range.size() == 0) continue;
+    if (range.begin != end || range.end < range.begin)
+      target.fail(style.describe(),
+                  str("the split gives rank ", r, " the range [", range.begin, ", ", range.end, "), expected one from ", end));
+    end = range.end;
+  }
   if (end != size) target.fail(style.describe(), str("the split ends at ", end, ", of ", size));
 }
 
 struct ColwiseHook : RegionHook {
-  ColwiseHook(const StyleTarget& target, ColwiseOptions options, std::vector<int64_t> sizes, bool embedding)
-      : RegionHook(target), options(std::move(options)), sizes(std::move(sizes)), embedding(embedding) {}
+  ColwiseHook(const StyleTarget& target, ColwiseOptions given, std::vector<int64_t> sizes, bool embedding)
+      : RegionHook(target),
+        options(std::move(given)),
+        sizes(std::move(sizes)),
+        in_chunks(!options.split && options.parts.empty()),
+        embedding(embedding) {}
   void pre_forward(Module&, TensorRefs arguments) override {
     at::Tensor& x = *arguments[0];
     x = region->local(x, options.input);
     if (!embedding) x = region->enter(x, options.input);
   }
-  void post_forward(Module&, TensorRefs results) override {
+  void post_forward(Module& module, TensorRefs results) override {
     at::Tensor& y = *results[0];
     if (embedding) region->forget();
-    if (!options.output.is_shard(-1) && !options.output.is_shard(static_cast<int>(y.dim()) - 1))
+    const bool stays = options.output.is_shard(-1) || options.output.is_shard(static_cast<int>(y.dim()) - 1);
+    if (stays && !options.use_local_output && !in_chunks)
+      throw LayoutError(str("tensor parallel: \"", module.name, "\": a DTensor is split in chunks; an own split can't be its output"));
+    if (options.output.is_shard() && !stays)  // `sizes` are along the last dim
+      y = region->move(region->move(y, shard(-1), replicate(), GradientOf::kWhole, sizes), replicate(), options.output, GradientOf::kWhole);
+    else if (!stays)
       y = region->move(y, shard(-1), options.output, GradientOf::kWhole, sizes);
     if (!options.use_local_output) y = region->wrap(y, options.output);
   }
   const ColwiseOptions options;
   const std::vector<int64_t> sizes;
+  const bool in_chunks;
   const bool embedding;
 };
 
@@ -177,7 +192,7 @@ void ColwiseParallel::apply(const StyleTarget& target) const {
   if (!options_.use_local_output && !split_by_chunks && options_.output.is_shard(-1))
     target.fail(describe(), "a DTensor's shard(-1) is in chunks: an own split can't be its output");
   const auto ranges = all_ranges(*target.region, size, options_.split, options_.parts);
-  if (options_.split) check_split(target, *this, ranges, size);
+  if (options_.split) check_split(target, *this, ranges, size, !options_.output.is_shard(-1));
   const TensorPart part{dim, ranges[static_cast<size_t>(target.region->rank())]};
   target.region->hold(target, weight, part);
   if (linear != nullptr && linear->bias) target.region->hold(target, *linear->bias, part);
@@ -196,7 +211,7 @@ void RowwiseParallel::apply(const StyleTarget& target) const {
   }
   if (linear == nullptr) target.fail(describe(), "it takes Linear and Embedding modules");
   const auto ranges = all_ranges(region, linear->weight.sizes[1], options_.split, {});
-  if (options_.split) check_split(target, *this, ranges, linear->weight.sizes[1]);
+  if (options_.split) check_split(target, *this, ranges, linear->weight.sizes[1], options_.input && !options_.input->is_shard(-1));
   if (linear->bias && (options_.output.is_partial() || options_.output.is_shard(-1)))
     target.fail(describe(), str("its bias can't be added to an output that is ", options_.output.to_string(),
                                 " (allowed: replicate, or a dim before the last)"));

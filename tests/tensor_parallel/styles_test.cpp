@@ -167,6 +167,57 @@ TEST_P(Styles, RowwiseTakesASplitSequence) {
   });
 }
 
+TEST_P(Styles, ColwiseGivesASplitSequence) {
+  compare<Block>({{"embed", ColwiseParallel({.output = shard(1)})},
+                  {"norm", SequenceParallel()},
+                  {"up", ColwiseParallel({.input = shard(1)})},
+                  {"gate", ColwiseParallel({.input = shard(1)})},
+                  {"down", RowwiseParallel()}},
+                 GetParam(), 11);
+}
+
+TEST_P(Styles, UnevenChunksAsDTensors) {
+  const int num_ranks = GetParam();
+  Block reference;
+  materialize(reference, {.dtype = at::kDouble, .seed = 5});
+  const at::Tensor x = at::arange(24, at::kDouble).sin().view({4, 6}), want = reference.up(x).detach();
+  run_threads(num_ranks, [&](World& world) {
+    Block model;
+    parallelize_module(model, DeviceMesh(world.group(), {num_ranks}, {"tp"}), {{"up", ColwiseParallel({.use_local_output = false})}});
+    materialize(model, {.dtype = at::kDouble, .seed = 5});
+    EXPECT_TRUE(at::allclose(DTensor(model.up(x)).full_tensor(), want, 1e-9, 1e-12));
+  });
+}
+
+// Two branches that end, each, in a reduction: the second one must know that its input has been entered.
+struct Branches : ModuleOf<Branches> {
+  explicit Branches(Slot slot = root()) : ModuleOf(std::move(slot)) {}
+  Linear a{child("a"), {.in = 6, .out = 10}};
+  Linear b{child("b"), {.in = 10, .out = 6}};
+  Linear c{child("c"), {.in = 6, .out = 10}};
+  Linear d{child("d"), {.in = 10, .out = 6}};
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor first = b(a(x).sin());
+    return first + d(c(x).sin());
+  }
+};
+struct Outer : ModuleOf<Outer> {
+  explicit Outer(Slot slot = root()) : ModuleOf(std::move(slot)) {}
+  Embedding embed{child("embed"), {.num = 11, .dim = 6}};
+  Branches branches{child("branches")};
+  at::Tensor forward(const at::Tensor& ids) { return branches(embed(ids)); }
+};
+
+TEST_P(Styles, AnEnteredInputStaysEnteredOverBranches) {
+  compare<Outer>({{"embed", RowwiseParallel({.output = shard(1)})},
+                  {"branches", PrepareModuleInput({Move{shard(1), replicate()}})},
+                  {"branches.a", ColwiseParallel()},
+                  {"branches.c", ColwiseParallel()},
+                  {"branches.b", RowwiseParallel()},
+                  {"branches.d", RowwiseParallel()}},
+                 GetParam(), 11);
+}
+
 // Both graphs are alive at once, and the chunks of 7 and 8 look alike on the first of two ranks.
 TEST_P(Styles, TwoSequenceLengths) {
   const int num_ranks = GetParam();
