@@ -153,6 +153,14 @@ void AcceleratorConfig::fields(ConfigVisitor& v) {
           {.doc = "With tp_size: the loss is computed from split logits; false gathers whole rows of logits on every rank."});
 }
 
+void ShardConfig::fields(ConfigVisitor& v) {
+  v.field("rules", rules, {.doc = "YAML files with rules for ops of your own (docs/adding_an_op.md)."});
+  v.field("implicit_redistribution", implicit_redistribution,
+          {.doc = "An op on DTensors whose inputs don't fit: move them, warn once, or stop.", .allowed = {"allow", "warn", "error"}});
+  v.field("on_missing_rule", on_missing_rule,
+          {.doc = "An op on DTensors without a rule: stop, or compute on gathered inputs.", .allowed = {"error", "replicate"}});
+}
+
 void FsdpConfig::fields(ConfigVisitor& v) {
   v.field("dp_shard_size", dp_shard_size,
           {.doc = "Ranks that share one copy of the model; 0: all that dp_replicate_size leaves.", .min = 0});
@@ -195,6 +203,7 @@ void TrainConfig::fields(ConfigVisitor& v) {
   v.section("lr_scheduler", lr_scheduler, "The learning rate as a function of the step.");
   v.section("training", training, "Steps, batches and evaluation.");
   v.section("accelerator", accelerator, "Degrees of model parallelism.");
+  v.section("shard", shard, "Ops on DTensors, in models of your own.");
   v.section("fsdp_config", fsdp_config, "Data parallelism with sharded parameters, gradients and optimizer state.");
   v.section("dataset", dataset, "Where the text comes from.");
   v.section("checkpoint", checkpoint, "Saving and resuming.");

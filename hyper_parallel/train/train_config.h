@@ -67,6 +67,14 @@ struct AcceleratorConfig {
   void fields(ConfigVisitor& v);
 };
 
+// For models and ops of one's own that work on DTensors; the built-in models' strategies move plain tensors.
+struct ShardConfig {
+  std::vector<std::string> rules;
+  std::string implicit_redistribution = "allow";
+  std::string on_missing_rule = "error";
+  void fields(ConfigVisitor& v);
+};
+
 struct FsdpConfig {
   int64_t dp_shard_size = 0;
   int64_t dp_replicate_size = 0;
@@ -110,6 +118,7 @@ struct TrainConfig {
   LrSchedulerConfig lr_scheduler;
   TrainingConfig training;
   AcceleratorConfig accelerator;
+  ShardConfig shard;
   FsdpConfig fsdp_config;
   DatasetConfig dataset;
   CheckpointConfig checkpoint;

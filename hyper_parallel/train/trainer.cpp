@@ -22,6 +22,8 @@
 #include "hyper_parallel/dtensor/random.h"
 #include "hyper_parallel/models/weights.h"
 #include "hyper_parallel/optim/lr_schedule.h"
+#include "hyper_parallel/shard/policy.h"
+#include "hyper_parallel/shard/rules.h"
 #include "hyper_parallel/train/metrics.h"
 #include "hyper_parallel/train/model_folder.h"
 #include "hyper_parallel/train/parallelize.h"
@@ -64,6 +66,12 @@ LrScheduleOptions schedule_options(const TrainConfig& config) {
                                                          : std::clamp<int64_t>(steps / 10, 1, most_decay)};
 }
 
+// Rules are loaded, too: a model may use its ops while it is made.
+ShardPolicy shard_policy_of(const ShardConfig& config) {
+  for (const std::string& path : config.rules) load_rules(path);
+  return {parse_implicit_redistribution(config.implicit_redistribution), parse_missing_rule(config.on_missing_rule)};
+}
+
 double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // prints as nan, not -nan
 
 void append(StateDict& into, StateDict from) {
@@ -78,6 +86,7 @@ class Trainer::Impl {
       : world_(world),
         config_(loaded.config),
         group_(world.group()),
+        policy_(shard_policy_of(config_.shard)),
         model_(model_from_config(loaded)),
         parallel_(parallelize(*model_, group_, parallelize_options(loaded, world.size()))),
         data_(loaded, parallel_.data_group),
@@ -279,6 +288,7 @@ class Trainer::Impl {
   const World& world_;
   const TrainConfig config_;
   const ProcessGroup group_;
+  const ShardPolicyGuard policy_;
   std::unique_ptr<CausalLm> model_;
   ParallelModel parallel_;
   TrainData data_;

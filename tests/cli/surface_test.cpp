@@ -96,8 +96,8 @@ TEST(Surface, SchemaIsJsonAndKnowsEverySection) {
   const auto schema = nlohmann::ordered_json::parse(outcome.output);
   Strings keys;
   for (const auto& [key, value] : schema["properties"].items()) keys.push_back(key);
-  EXPECT_THAT(keys, ElementsAre("output_dir", "launcher", "model", "optimizer", "lr_scheduler", "training", "accelerator", "fsdp_config",
-                                "dataset", "checkpoint", "sample"));
+  EXPECT_THAT(keys, ElementsAre("output_dir", "launcher", "model", "optimizer", "lr_scheduler", "training", "accelerator", "shard",
+                                "fsdp_config", "dataset", "checkpoint", "sample"));
   EXPECT_EQ(schema["additionalProperties"], false);
   EXPECT_EQ(schema["properties"]["dataset"]["required"].dump(), R"(["paths"])");
 }
@@ -171,11 +171,12 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 const BadConfig kBadConfigs[] = {
-    BadConfig{"UnknownKey",
-              "colour: red",
-              {},
-              "colour: unknown key (known here: output_dir, launcher, model, optimizer, lr_scheduler, training, accelerator, fsdp_config, "
-              "dataset, checkpoint, sample)\n  in FILE:18"},
+    BadConfig{
+        "UnknownKey",
+        "colour: red",
+        {},
+        "colour: unknown key (known here: output_dir, launcher, model, optimizer, lr_scheduler, training, accelerator, shard, fsdp_config, "
+        "dataset, checkpoint, sample)\n  in FILE:18"},
     BadConfig{"MistypedKey",
               "training: { train_itres: 6 }",
               {},
@@ -212,6 +213,10 @@ const BadConfig kBadConfigs[] = {
               "accelerator: { sequence_parallel: true }",
               {},
               "accelerator.sequence_parallel: true without tensor parallelism (allowed: false, or tp_size above 1)\n  in FILE:18"},
+    BadConfig{"ShardPolicy",
+              "shard: { on_missing_rule: maybe }",
+              {},
+              "shard.on_missing_rule: unknown value \"maybe\" (allowed: error, replicate)\n  in FILE:18"},
     BadConfig{"PipelineParallel",
               "accelerator: { pp_size: 2 }",
               {},

@@ -6,6 +6,8 @@
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/distributed_checkpoint/checkpoint_reader.h"
+#include "hyper_parallel/shard/op_registry.h"
+#include "hyper_parallel/shard/policy.h"
 #include "hyper_parallel/train/trainer.h"
 #include "tests/distributed_checkpoint/support/layouts.h"
 #include "tests/support/message_of.h"
@@ -67,6 +69,30 @@ class TrainerTest : public testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(TrainerTest, ThePolicyOfDTensorOpsHoldsOnEveryRankAsLongAsTheTrainer) {
+  const LoadedConfig loaded = load("out", {"shard.implicit_redistribution=error", "shard.on_missing_rule=replicate"});
+  run_threads(2, [&](World& world) {
+    {
+      const Trainer trainer(world, loaded);
+      EXPECT_EQ(shard_policy().implicit_redistribution, ImplicitRedistribution::kError);
+      EXPECT_EQ(shard_policy().on_missing_rule, MissingRule::kReplicate);
+    }
+    EXPECT_EQ(shard_policy().implicit_redistribution, ImplicitRedistribution::kAllow);
+  });
+}
+
+TEST_F(TrainerTest, RulesOfTheUserAreLoaded) {
+  const std::filesystem::path mine = folder_ / "mine.yaml";
+  std::ofstream(mine) << "aten::no_such_op: { rule: \"... -> ...\" }\n";
+  const auto train_with = [&](const std::filesystem::path& rules) { train("out", 2, {"shard.rules=[" + rules.string() + "]"}); };
+  EXPECT_THAT(message_of<LayoutError>([&] { train_with(mine); }),
+              AllOf(HasSubstr("aten::no_such_op: libtorch has no such op"), HasSubstr("mine.yaml:1")));
+  EXPECT_THAT(message_of<LayoutError>([&] { train_with(folder_ / "absent.yaml"); }), HasSubstr("can't read"));
+  std::ofstream(mine) << "aten::poisson: { rule: \"... -> ...\" }\n";
+  train_with(mine);
+  EXPECT_EQ(op_rows().count("aten::poisson"), 1u);
+}
 
 TEST_F(TrainerTest, AnyLayoutTrainsEvaluatesSavesAndSamplesAlike) {
   const std::vector<std::string> options = {"training.eval_steps=2", "checkpoint.save_steps=2", "sample.prompt=line",
