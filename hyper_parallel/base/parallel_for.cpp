@@ -6,15 +6,12 @@
 // The runtime that libtorch uses, by its binary interface: #pragma omp would bring in that of the compiler, a second pool of threads.
 extern "C" {
 void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, unsigned flags);
-int omp_get_max_threads();
 int omp_get_num_threads();
 int omp_get_thread_num();
 int omp_in_parallel();
 }
 
 namespace hyper_parallel {
-
-int num_intra_op_threads() { return omp_get_max_threads(); }
 
 namespace detail {
 namespace {
@@ -35,10 +32,11 @@ void run_piece(void* data) {
 
 }  // namespace
 
-void run_parallel(int64_t begin, int64_t end, int64_t grain, const void* body, void (*call)(const void*, int64_t, int64_t)) {
+void run_parallel(int num_threads, int64_t begin, int64_t end, int64_t grain, const void* body,
+                  void (*call)(const void*, int64_t, int64_t)) {
   if (begin >= end) return;
   grain = std::max<int64_t>(grain, 1);
-  if (end - begin <= grain || omp_get_max_threads() == 1 || omp_in_parallel()) return call(body, begin, end);
+  if (end - begin <= grain || num_threads == 1 || omp_in_parallel()) return call(body, begin, end);
   Region region{begin, end, grain, body, call};
   GOMP_parallel(&run_piece, &region, 0, 0);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyper_parallel/optim/adamw.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -101,7 +102,7 @@ void AdamW::step(const StepOptions& options) {
   const Factors factors{
       .f32 = {factors_of<float>(options_, options, false, num_steps), factors_of<float>(options_, options, true, num_steps)},
       .f64 = {factors_of<double>(options_, options, false, num_steps), factors_of<double>(options_, options, true, num_steps)}};
-  parallel_for(0, ends_.empty() ? 0 : ends_.back(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+  parallel_for(at::get_num_threads(), 0, ends_.empty() ? 0 : ends_.back(), kElementsPerThread, [&](int64_t begin, int64_t end) {
     size_t index = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
     for (; begin < end; ++index) {
       const int64_t stop = std::min(end, ends_[index]), first = ends_[index] - entries_[index].parameter.data.numel();

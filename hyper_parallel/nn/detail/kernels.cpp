@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyper_parallel/nn/detail/kernels.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -262,8 +264,8 @@ int64_t grain(int64_t row_elements) { return std::max<int64_t>(1, 16384 / std::m
 // One contiguous share of the rows for each thread, so that the order of sums depends on nothing but the number of threads.
 template <class F>
 void parallel_shares(int64_t rows, const F& run) {
-  const int64_t shares = std::clamp<int64_t>(num_intra_op_threads(), 1, std::max<int64_t>(rows, 1));
-  parallel_for(0, shares, 1, [&](int64_t begin, int64_t end) {
+  const int64_t shares = std::clamp<int64_t>(at::get_num_threads(), 1, std::max<int64_t>(rows, 1));
+  parallel_for(at::get_num_threads(), 0, shares, 1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) run(share, rows * share / shares, rows * (share + 1) / shares);
   });
 }
@@ -272,14 +274,14 @@ void parallel_shares(int64_t rows, const F& run) {
 
 template <class T>
 void rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {
-  parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
+  parallel_for(at::get_num_threads(), 0, rows, grain(dim), [&](int64_t begin, int64_t end) {
     entry_rms_norm(x + begin * dim, weight, y + begin * dim, rstd + begin, end - begin, dim, eps);
   });
 }
 
 template <class T>
 void rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, T* dx, T* dweight, int64_t rows, int64_t dim) {
-  std::vector<double> totals(static_cast<size_t>(num_intra_op_threads() * dim), 0.0);
+  std::vector<double> totals(static_cast<size_t>(at::get_num_threads() * dim), 0.0);
   parallel_shares(rows, [&](int64_t share, int64_t begin, int64_t end) {
     std::vector<T> sums(static_cast<size_t>(dim));
     entry_rms_norm_backward(x + begin * dim, weight, rstd + begin, dy + begin * dim, dx + begin * dim, sums.data(),
@@ -295,25 +297,26 @@ void rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, 
 
 template <class T>
 void rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, int direction) {
-  parallel_for(0, shape.batch * shape.seq, grain(shape.heads * shape.dim),
+  parallel_for(at::get_num_threads(), 0, shape.batch * shape.seq, grain(shape.heads * shape.dim),
                [&](int64_t begin, int64_t end) { entry_rotary(x, cosine, sine, y, shape, static_cast<T>(direction), begin, end); });
 }
 
 template <class T>
 void swiglu(const T* gate, const T* up, T* out, int64_t count) {
-  parallel_for(0, count, 8192, [&](int64_t begin, int64_t end) { entry_swiglu(gate + begin, up + begin, out + begin, end - begin); });
+  parallel_for(at::get_num_threads(), 0, count, 8192,
+               [&](int64_t begin, int64_t end) { entry_swiglu(gate + begin, up + begin, out + begin, end - begin); });
 }
 
 template <class T>
 void swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {
-  parallel_for(0, count, 8192, [&](int64_t begin, int64_t end) {
+  parallel_for(at::get_num_threads(), 0, count, 8192, [&](int64_t begin, int64_t end) {
     entry_swiglu_backward(gate + begin, up + begin, dout + begin, dgate + begin, dup + begin, end - begin);
   });
 }
 
 template <class T>
 double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t vocab, int64_t ignore, bool gradient) {
-  std::vector<double> losses(static_cast<size_t>(num_intra_op_threads()), 0.0);
+  std::vector<double> losses(static_cast<size_t>(at::get_num_threads()), 0.0);
   parallel_shares(rows, [&](int64_t share, int64_t begin, int64_t end) {
     losses[static_cast<size_t>(share)] = entry_cross_entropy(logits + begin * vocab, labels + begin, end - begin, vocab, ignore, gradient);
   });
@@ -324,7 +327,7 @@ double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t voc
 
 template <class T>
 void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, double* stats, int64_t rows, int64_t vocab, int64_t ignore) {
-  parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+  parallel_for(at::get_num_threads(), 0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
     entry_softmax_shard(logits + begin * vocab, labels + begin, class_weights, stats + begin, rows, end - begin, vocab, ignore);
   });
 }
@@ -332,7 +335,7 @@ void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, dou
 template <class T>
 void softmax_shard_gradient(T* exps, const int64_t* labels, const T* class_weights, const double* scale, const double* target,
                             double spread, int64_t rows, int64_t vocab) {
-  parallel_for(0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+  parallel_for(at::get_num_threads(), 0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
     entry_softmax_shard_gradient(exps + begin * vocab, labels + begin, class_weights, scale + begin, target + begin, spread, end - begin,
                                  vocab);
   });
@@ -342,7 +345,7 @@ template <class T>
 void decode_attention(const T* query, const T* keys, const T* values, const int64_t* lengths, T* out, const DecodeShape& shape,
                       double scale) {
   const int64_t group = shape.heads / shape.kv_heads, stride = shape.kv_heads * shape.dim;
-  parallel_for(0, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(at::get_num_threads(), 0, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     std::vector<T> scores;
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t b = unit / shape.heads, first = b * shape.capacity * stride + (unit % shape.heads) / group * shape.dim;
