@@ -85,9 +85,14 @@ void fill_random(const at::Tensor& local, const Spec* spec, const Philox& stream
   if (direct && local.scalar_type() == at::kDouble) return fill_pieces<double>(local, spec, stream, distribution);
   if (direct && local.scalar_type() == at::kBool && distribution.kind == Distribution::Kind::kBernoulli)
     return fill_pieces<bool>(local, spec, stream, distribution);
-  const at::Tensor exact = at::empty(spec->local_shape(), at::TensorOptions(at::kDouble));
-  fill_pieces<double>(exact, spec, stream, distribution);
-  local.copy_(exact);
+  // In the dtype that a contiguous one is drawn in, so that roundings are the same.
+  const bool is_float = local.scalar_type() == at::kFloat;
+  const at::Tensor drawn = at::empty(spec->local_shape(), at::TensorOptions(is_float ? at::kFloat : at::kDouble));
+  if (is_float)
+    fill_pieces<float>(drawn, spec, stream, distribution);
+  else
+    fill_pieces<double>(drawn, spec, stream, distribution);
+  local.copy_(drawn);
 }
 
 at::Tensor random_local(const Spec* spec, const Philox& stream, const Distribution& distribution) {

@@ -4,6 +4,8 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/mul.h>
 
+#include <cmath>
+
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/dtensor/random.h"
 #include "hyper_parallel/shard/propagate.h"
@@ -29,6 +31,7 @@ Kind kind_of(const OpCall& call) {
 
 void check(const Distribution& distribution, const c10::OperatorHandle& op) {
   const auto [kind, a, b] = distribution;
+  if (kind == Kind::kUniform && !std::isfinite(b - a)) fail(op, str("from ", a, " to ", b, " (expected a finite range)"));
   if (kind == Kind::kUniform && !(a <= b)) fail(op, str("from ", a, " to ", b, " (expected from <= to)"));
   if (kind == Kind::kNormal && !(b >= 0)) fail(op, str("std ", b, " (expected at least 0)"));
   if (kind == Kind::kBernoulli && !(a >= 0 && a <= 1)) fail(op, str("p ", a, " (expected 0 to 1)"));
@@ -65,6 +68,10 @@ void random_like_rule(const OpCall& call, Factorization& f) {
   auto placements = call.tensors[0].spec->placements();
   for (Placement& placement : placements)
     if (placement.is_partial()) placement = replicate();
+  const auto dtype = call.op->schema().argumentIndexWithName("dtype");
+  const bool asked = dtype && !call.arguments[*dtype].isNone();
+  if (!c10::isFloatingType(asked ? call.arguments[*dtype].toScalarType() : call.tensors[0].spec->dtype()))
+    call.fail("gives floating-point tensors only");
   f.decision = Factorization::Decision{{call.tensors[0].spec->placements()}, {placements}};
   f.numbers = {int64_t(kind_of(call))};
   f.local_call = make_local;
