@@ -142,7 +142,7 @@ void all_gather(const ProcessGroup& group) {
 int64_t uneven(int64_t a, int64_t b = 0) { return (a * 7 + b * 3) % 5 * 501; }  // some are 0
 
 void uneven_all_gather(const ProcessGroup& group) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBool, at::kHalf}) {
+  for (const at::ScalarType dtype : kAll) {
     std::vector<at::Tensor> outputs;
     for (int r = 0; r < group.size(); ++r) outputs.push_back(at::empty({uneven(r)}, dtype));
     group.all_gather(outputs, input(group.rank(), {uneven(group.rank())}, dtype)).wait();
@@ -151,7 +151,7 @@ void uneven_all_gather(const ProcessGroup& group) {
 }
 
 void uneven_reduce_scatter(const ProcessGroup& group) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kLong, at::kBFloat16}) {
+  for (const at::ScalarType dtype : kAll) {
     std::vector<at::Tensor> mine;
     for (int r = 0; r < group.size(); ++r) mine.push_back(input(group.rank(), {uneven(r)}, dtype, r));
     const at::Tensor out = at::empty({uneven(group.rank())}, dtype);
@@ -171,7 +171,7 @@ void all_to_all(const ProcessGroup& group) {
   }
 }
 
-void uneven_all_to_all(const ProcessGroup& group) {
+void uneven_all_to_all_of(const ProcessGroup& group, at::ScalarType dtype) {
   const int n = group.size(), me = group.rank();
   std::vector<int64_t> sends, recvs;
   for (int r = 0; r < n; ++r) sends.push_back(uneven(me, r)), recvs.push_back(uneven(r, me));
@@ -180,28 +180,33 @@ void uneven_all_to_all(const ProcessGroup& group) {
     for (int to = 0; to < n; ++to) sum += uneven(r, to);
     return sum;
   };
-  const at::Tensor out = at::empty({std::accumulate(recvs.begin(), recvs.end(), int64_t(0)), 2}, at::kFloat);
-  group.all_to_all(out, input(me, {rows(me), 2}, at::kFloat), recvs, sends).wait();
+  const at::Tensor out = at::empty({std::accumulate(recvs.begin(), recvs.end(), int64_t(0)), 2}, dtype);
+  group.all_to_all(out, input(me, {rows(me), 2}, dtype), recvs, sends).wait();
   std::vector<at::Tensor> expected, list_in, list_out;
   for (int r = 0; r < n; ++r) {
     int64_t before = 0;
     for (int to = 0; to < me; ++to) before += uneven(r, to);
-    expected.push_back(input(r, {rows(r), 2}, at::kFloat).narrow(0, before, uneven(r, me)));
-    list_in.push_back(input(me, {uneven(me, r), 3}, at::kHalf, r).t());  // not contiguous
-    list_out.push_back(at::zeros({3, uneven(r, me)}, at::kHalf).t());
+    expected.push_back(input(r, {rows(r), 2}, dtype).narrow(0, before, uneven(r, me)));
+    list_in.push_back(input(me, {uneven(me, r), 3}, dtype, r).t());  // not contiguous
+    list_out.push_back(at::zeros({3, uneven(r, me)}, dtype).t());
   }
   expect_equal(out, at::cat(expected), "uneven all_to_all");
   group.all_to_all(list_out, list_in).wait();
   for (int r = 0; r < n; ++r) {
-    EXPECT_TRUE(at::equal(list_out[r].reshape(-1), input(r, {uneven(r, me), 3}, at::kHalf, me).t().reshape(-1))) << "all_to_all of lists";
+    EXPECT_TRUE(at::equal(list_out[r].reshape(-1), input(r, {uneven(r, me), 3}, dtype, me).t().reshape(-1))) << "all_to_all of lists";
   }
+}
+
+void uneven_all_to_all(const ProcessGroup& group) {
+  for (const at::ScalarType dtype : kAll) uneven_all_to_all_of(group, dtype);
 }
 
 void broadcast_gather_scatter(const ProcessGroup& group) {
   const int n = group.size(), me = group.rank();
   for (int root = 0; root < n; ++root)
     for (const int64_t numel : {int64_t(0), int64_t(20001)})
-      for (const at::ScalarType dtype : {at::kDouble, at::kBool, at::kBFloat16}) {
+      for (const at::ScalarType dtype : kAll) {
+        if (!worth_it(dtype, numel)) continue;
         const at::Tensor x = input(me, {numel}, dtype);
         group.broadcast(x, root).wait();
         expect_equal(x, input(root, {numel}, dtype), "broadcast");
@@ -240,47 +245,55 @@ void non_contiguous(const ProcessGroup& group) {
   expect_equal(scalar, reduced(inputs(n, {}, at::kDouble), ReduceOp::kMax), "scalar");
 }
 
-void coalesced(const ProcessGroup& group) {
+void coalesced_of(const ProcessGroup& group, at::ScalarType dtype) {
   const int n = group.size(), me = group.rank();
   std::vector<at::Tensor> tensors, whole, parts, shards, full;
   for (const int64_t numel : kSizes) {
     const int salt = int(tensors.size());
-    tensors.push_back(input(me, {numel}, at::kFloat, salt));
-    whole.push_back(input(me, {numel * n}, at::kFloat, salt));
-    parts.push_back(at::empty({numel}, at::kFloat));
-    shards.push_back(input(me, {numel}, at::kFloat, salt));
-    full.push_back(at::empty({numel * n}, at::kFloat));
+    tensors.push_back(input(me, {numel}, dtype, salt));
+    whole.push_back(input(me, {numel * n}, dtype, salt));
+    parts.push_back(at::empty({numel}, dtype));
+    shards.push_back(input(me, {numel}, dtype, salt));
+    full.push_back(at::empty({numel * n}, dtype));
   }
   group.all_reduce(tensors).wait();
   group.reduce_scatter_coalesced(parts, whole).wait();
   group.all_gather_coalesced(full, shards).wait();
   for (int i = 0; i < int(kSizes.size()); ++i) {
     const int64_t numel = kSizes[i];
-    expect_equal(tensors[i], reduced(inputs(n, {numel}, at::kFloat, i), ReduceOp::kSum), "coalesced all_reduce");
-    expect_equal(parts[i], reduced(inputs(n, {numel * n}, at::kFloat, i), ReduceOp::kSum).narrow(0, me * numel, numel),
+    expect_equal(tensors[i], reduced(inputs(n, {numel}, dtype, i), ReduceOp::kSum), "coalesced all_reduce");
+    expect_equal(parts[i], reduced(inputs(n, {numel * n}, dtype, i), ReduceOp::kSum).narrow(0, me * numel, numel),
                  "coalesced reduce_scatter");
-    expect_equal(full[i], at::cat(inputs(n, {numel}, at::kFloat, i)), "coalesced all_gather");
+    expect_equal(full[i], at::cat(inputs(n, {numel}, dtype, i)), "coalesced all_gather");
   }
 }
 
-void send_recv(const ProcessGroup& group) {
+void coalesced(const ProcessGroup& group) {
+  for (const at::ScalarType dtype : kAll) coalesced_of(group, dtype);
+}
+
+void send_recv_of(const ProcessGroup& group, at::ScalarType dtype, int64_t numel) {
   const int n = group.size(), me = group.rank();
-  if (n == 1) return;
   const int next = (me + 1) % n, previous = (me + n - 1) % n;
-  for (const int64_t numel : {int64_t(0), int64_t(7), int64_t(200001)}) {
-    std::vector<Work> works;
-    std::vector<at::Tensor> received;
-    for (int i = 0; i < 3; ++i) works.push_back(group.send(input(me, {numel + i}, at::kDouble, i), next));
-    for (int i = 0; i < 3; ++i) {
-      received.push_back(at::empty({numel + i}, at::kDouble));
-      works.push_back(group.recv(received.back(), previous));
-    }
-    const at::Tensor sum = input(me, {100}, at::kFloat);
-    group.all_reduce(sum).wait();  // a collective between posting and waiting
-    for (int i = int(works.size()) - 1; i >= 0; --i) works[i].wait();
-    for (int i = 0; i < 3; ++i) expect_equal(received[i], input(previous, {numel + i}, at::kDouble, i), "send and recv");
-    expect_equal(sum, reduced(inputs(n, {100}, at::kFloat), ReduceOp::kSum), "all_reduce beside send and recv");
+  std::vector<Work> works;
+  std::vector<at::Tensor> received;
+  for (int i = 0; i < 3; ++i) works.push_back(group.send(input(me, {numel + i}, dtype, i), next));
+  for (int i = 0; i < 3; ++i) {
+    received.push_back(at::empty({numel + i}, dtype));
+    works.push_back(group.recv(received.back(), previous));
   }
+  const at::Tensor sum = input(me, {100}, at::kFloat);
+  group.all_reduce(sum).wait();  // a collective between posting and waiting
+  for (int i = int(works.size()) - 1; i >= 0; --i) works[i].wait();
+  for (int i = 0; i < 3; ++i) expect_equal(received[i], input(previous, {numel + i}, dtype, i), "send and recv");
+  expect_equal(sum, reduced(inputs(n, {100}, at::kFloat), ReduceOp::kSum), "all_reduce beside send and recv");
+}
+
+void send_recv(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  for (const at::ScalarType dtype : kAll)
+    for (const int64_t numel : {0, 7}) send_recv_of(group, dtype, numel);
+  send_recv_of(group, at::kDouble, 200001);
 }
 
 void in_any_order(const ProcessGroup& group) {
