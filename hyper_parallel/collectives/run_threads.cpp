@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "hyper_parallel/base/error.h"
@@ -69,7 +70,7 @@ class ThreadRun {
       });
     if (options_.abandon) wait_or_abandon();
     for (std::thread& thread : threads) thread.join();
-    rethrow_first_cause();
+    if (const auto [cause, rank] = first_cause(); cause) rethrow_with_rank(cause, rank);
   }
 
  private:
@@ -79,18 +80,20 @@ class ThreadRun {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return failed_ || num_ended_ == size(); });
     if (changed_.wait_for(lock, options_.failure_grace, [this] { return num_ended_ == size(); })) return;
+    const auto [cause, rank] = first_cause();
+    lock.unlock();
     try {
-      rethrow_first_cause();
+      rethrow_with_rank(cause, rank);
     } catch (...) {
       options_.abandon(std::current_exception());
     }
   }
 
   // The error of the rank that is to blame; if it has none (yet), of any.
-  void rethrow_first_cause() const {
+  std::pair<std::exception_ptr, int> first_cause() const {
     int first = shared_ != nullptr ? shared_->failed_rank() : -1;
     for (int rank = 0; rank < size() && (first < 0 || !causes_[first]); ++rank) first = rank;
-    if (causes_[first]) rethrow_with_rank(causes_[first], first);
+    return {causes_[first], first};
   }
 
   void run_rank(int rank) {
