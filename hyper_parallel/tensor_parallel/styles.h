@@ -20,7 +20,8 @@
 
 namespace hyper_parallel {
 
-// The indices of the split dim that a rank takes; ascending and disjoint over ranks.
+// The ranges of the split dim that a rank takes, ascending: each index is one rank's. Where tensors are joined or cut (an output, or a
+// Rowwise input, other than shard(-1)) the ranks' ranges must follow each other in rank order.
 using SplitFunction = std::function<std::vector<IndexRange>(int64_t num_ranks, int64_t rank)>;
 
 struct ColwiseOptions {
