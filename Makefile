@@ -35,7 +35,7 @@ test-asan: ## the unit tests under the address sanitizer
 	@tools/setup.sh && cmake --preset asan && cmake --build --preset asan --target unit_tests && ctest --preset asan -LE 'dist|parity|examples'
 
 test-tsan: ## collectives and trainer tests under the thread sanitizer
-	@tools/setup.sh && cmake --preset tsan && cmake --build --preset tsan --target collectives_test fully_shard_test train_test && ctest --preset tsan -R '^(collectives|fully_shard|train)\.'
+	@tools/setup.sh && cmake --preset tsan && cmake --build --preset tsan --target collectives_test tensor_parallel_test fully_shard_test train_test && ctest --preset tsan -R '^(collectives|tensor_parallel|fully_shard|train)\.'
 
 bench: build ## run the benchmarks beside PyTorch (BENCH=name for one); a JSON line each
 	@benchmarks/run.sh $(BENCH)
