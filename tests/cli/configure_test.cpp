@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "tests/cli/support/run.h"
 
 namespace hyper_parallel {
@@ -15,19 +13,14 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-void put(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-}
-
 // A folder that looks like a libtorch; no version header for "".
 void make_libtorch(const fs::path& root, const std::string& minor) {
-  put(root / "include/ATen/core/Tensor.h", "");
-  put(root / "lib/libtorch_cpu.so", "");
-  put(root / "share/cmake/Torch/TorchConfig.cmake", "");
+  write_text(root / "include/ATen/core/Tensor.h", "");
+  write_text(root / "lib/libtorch_cpu.so", "");
+  write_text(root / "share/cmake/Torch/TorchConfig.cmake", "");
   if (minor.empty()) return;
-  put(root / "include/torch/headeronly/version.h",
-      "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR " + minor + "\n#define TORCH_VERSION_PATCH 1\n");
+  write_text(root / "include/torch/headeronly/version.h",
+             "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR " + minor + "\n#define TORCH_VERSION_PATCH 1\n");
 }
 
 // The lookup alone, as a CMake script.
@@ -69,8 +62,8 @@ TEST(Configure, ACudaWheelIsTaken) {
   fs::create_directories(wheel / "lib");
   fs::create_directory_symlink(torch / "include", wheel / "include");
   for (const auto& entry : fs::directory_iterator(torch / "lib")) fs::create_symlink(entry.path(), wheel / "lib" / entry.path().filename());
-  for (const char* name : {"libtorch_cuda.so", "libc10_cuda.so"}) put(wheel / "lib" / name, "");
-  put(wheel / "share/cmake/Torch/TorchConfig.cmake", "message(FATAL_ERROR \"no CUDA toolkit\")\n");
+  for (const char* name : {"libtorch_cuda.so", "libc10_cuda.so"}) write_text(wheel / "lib" / name, "");
+  write_text(wheel / "share/cmake/Torch/TorchConfig.cmake", "message(FATAL_ERROR \"no CUDA toolkit\")\n");
   const Outcome outcome = run_program({"cmake", "-G", "Ninja", "-S", source_root(), "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release",
                                        "-DCMAKE_PREFIX_PATH=" + wheel.string()},
                                       seconds(120), environment());

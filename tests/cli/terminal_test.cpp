@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training run shows: a bar on a terminal, plain lines elsewhere.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,18 +28,7 @@ Outcome on_terminal(const Strings& arguments, const std::string& text = "", cons
   Strings argv = {binary()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   const pid_t process = forkpty(&terminal, nullptr, nullptr, nullptr);
-  if (process == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (const std::string& item : environment()) {
-      const size_t equals = item.find('=');
-      equals == std::string::npos ? unsetenv(item.c_str()) : setenv(item.substr(0, equals).c_str(), item.substr(equals + 1).c_str(), 1);
-    }
-    std::vector<char*> list;
-    for (std::string& argument : argv) list.push_back(argument.data());
-    list.push_back(nullptr);
-    execv(list[0], list.data());
-    _exit(127);
-  }
+  if (process == 0) become_program(std::move(argv), environment());
   Outcome outcome;
   bool called = false;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "tests/dist/support/program.h"
+#include "tests/support/program.h"
 
 namespace hyper_parallel {
 namespace {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-#include "tests/dist/support/program.h"
+#include "tests/support/program.h"
 
 namespace hyper_parallel {
 namespace {

@@ -3,10 +3,8 @@
 // tools/generate_ops_parity.py runs all recorded calls, on more meshes, and PyTorch's DTensor beside ours (docs/ops_parity.md).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,8 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using testing_support::run_command;
-using testing_support::run_python;
+using test::Outcome;
 
 struct Summary {
   std::map<std::string, int> verdicts;
@@ -46,10 +43,11 @@ Summary summary_of(const fs::path& results) {
 TEST(OpDbTest, EveryOpOnceOnTwoRanks) {
   const fs::path root = fs::temp_directory_path() / str("op_db_test_", getpid());
   fs::create_directories(root);
-  std::string output;
-  ASSERT_EQ(run_python("op_db/record.py", root.string() + " --samples 1", root / "log", output), 0) << output;
-  const std::string replay = str(HYPER_PARALLEL_OP_DB_REPLAY, " ", root.string(), " ", (root / "results").string(), " --once --limit 6");
-  ASSERT_EQ(run_command(replay, root / "log", output), 0) << output;
+  const Outcome recorded = test::run_python("op_db/record.py", {root.string(), "--samples", "1"});
+  ASSERT_EQ(recorded.exit_code, 0) << recorded.output;
+  const Outcome replayed = test::run_program(
+      {HYPER_PARALLEL_OP_DB_REPLAY, root.string(), (root / "results").string(), "--once", "--limit", "6"}, test::kCommandLimit);
+  ASSERT_EQ(replayed.exit_code, 0) << replayed.output;
   const Summary summary = summary_of(root / "results");
   EXPECT_THAT(summary.wrong, testing::IsEmpty());
   EXPECT_GT(summary.passed_ops.size(), 150u) << "of about 900; the rest raise";

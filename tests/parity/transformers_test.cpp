@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using testing_support::run_python;
+using test::Outcome;
 
 // Reference data, made once.
 class TransformersTest : public testing::TestWithParam<const char*> {
@@ -30,8 +30,8 @@ class TransformersTest : public testing::TestWithParam<const char*> {
   static void SetUpTestSuite() {
     root_ = fs::temp_directory_path() / hp::str("transformers_test_", getpid());
     fs::create_directories(root_ / "reference");
-    std::string output;
-    ASSERT_EQ(run_python("transformers_reference.py", (root_ / "reference").string(), root_ / "reference.log", output), 0) << output;
+    const Outcome outcome = test::run_python("transformers_reference.py", {(root_ / "reference").string()});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   }
   static void TearDownTestSuite() { fs::remove_all(root_); }
 
@@ -123,11 +123,10 @@ TEST(TransformersReadsOursTest, OpensEveryFolderWithOurLogits) {
   };
   const fs::path root = fs::temp_directory_path() / hp::str("transformers_reads_ours_", getpid());
   for (const ExportCase& one : cases) write_ours(root / one.name, one);
-  std::string output;
-  EXPECT_EQ(run_python("transformers_reads_ours.py", root.string(), root.string() + ".log", output), 0) << output;
-  EXPECT_THAT(output, testing::HasSubstr("ok 4"));
+  const Outcome outcome = test::run_python("transformers_reads_ours.py", {root.string()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::HasSubstr("ok 4"));
   fs::remove_all(root);
-  fs::remove(root.string() + ".log");
 }
 
 }  // namespace

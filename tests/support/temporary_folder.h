@@ -17,7 +17,9 @@ inline std::string read_text(const std::filesystem::path& path) {
   return text.str();
 }
 
+// Makes the folders on the way.
 inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 

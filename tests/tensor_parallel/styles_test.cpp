@@ -60,6 +60,18 @@ at::Tensor part_of(const at::Tensor& whole, const Parameter& slot) {
   return at::cat(pieces, slot.part().dim);
 }
 
+// Every gradient of the module is this rank's part of the reference's.
+void expect_gradients(Module& module, Module& reference, int rank) {
+  const auto slots = module.named_parameters(), whole = reference.named_parameters();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const at::Tensor gradient = slots[i].second->tensor.grad();
+    ASSERT_TRUE(gradient.defined() || slots[i].second->tensor.numel() == 0) << slots[i].first;
+    if (!gradient.defined()) continue;
+    EXPECT_TRUE(at::allclose(gradient, part_of(whole[i].second->tensor.grad(), *slots[i].second), 1e-9, 1e-12))
+        << slots[i].first << " on rank " << rank << gradient;
+  }
+}
+
 template <class Model>
 void compare(const ParallelPlan& plan, int num_ranks, int64_t vocab, const Placement& output = replicate()) {
   Model reference;
@@ -83,14 +95,7 @@ void compare(const ParallelPlan& plan, int num_ranks, int64_t vocab, const Place
     ASSERT_TRUE(at::allclose(got, expected, 1e-9, 1e-12)) << got << expected;
     (got * scale).sum().backward();
     tp.sum_gradients();
-    const auto slots = model.named_parameters(), whole = reference.named_parameters();
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const at::Tensor gradient = slots[i].second->tensor.grad();
-      ASSERT_TRUE(gradient.defined() || slots[i].second->tensor.numel() == 0) << slots[i].first;
-      if (!gradient.defined()) continue;
-      EXPECT_TRUE(at::allclose(gradient, part_of(whole[i].second->tensor.grad(), *slots[i].second), 1e-9, 1e-12))
-          << slots[i].first << " on rank " << world.rank() << gradient;
-    }
+    expect_gradients(model, reference, world.rank());
   });
 }
 
@@ -240,12 +245,7 @@ TEST_P(Styles, TwoSequenceLengths) {
     for (const at::Tensor& x : {first, second}) loss = loss + model.down(at::silu(model.gate(x)) * model.up(x)).sin().sum();
     loss.backward();
     tp.sum_gradients();
-    const auto slots = model.named_parameters(), whole = reference.named_parameters();
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const at::Tensor gradient = slots[i].second->tensor.grad();
-      if (gradient.defined())
-        EXPECT_TRUE(at::allclose(gradient, part_of(whole[i].second->tensor.grad(), *slots[i].second), 1e-9, 1e-12)) << slots[i].first;
-    }
+    expect_gradients(model, reference, world.rank());
   });
 }
 
@@ -279,9 +279,7 @@ TEST(Styles, GradientsAreSummedInTheSameOrderOnEveryRank) {
     materialize(model, {.dtype = at::kDouble, .seed = 5});
     model(x).backward();
     tp.sum_gradients();
-    const auto slots = model.named_parameters(), whole = reference.named_parameters();
-    for (size_t i = 0; i < slots.size(); ++i)
-      EXPECT_TRUE(at::allclose(slots[i].second->tensor.grad(), whole[i].second->tensor.grad(), 1e-9, 1e-12)) << slots[i].first;
+    expect_gradients(model, reference, world.rank());
   });
 }
 

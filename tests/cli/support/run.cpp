@@ -10,12 +10,6 @@
 namespace hyper_parallel::test {
 namespace {
 
-fs::path path_from(const char* variable) {
-  const char* value = std::getenv(variable);
-  if (value == nullptr) throw std::runtime_error(std::string(variable) + " is not set: run the tests with ctest");
-  return value;
-}
-
 // English-like: few words, so that a small model learns something within a few steps.
 std::string sample_text() {
   const Strings words = {"the ", "river ", "runs ", "under ", "a ", "stone ", "bridge ", "and ", "then ", "down ", "to ", "sea.\n"};
@@ -46,7 +40,6 @@ dataset: { paths: [TEXT], sequence_length: 32, held_out_fraction: 0.05 }
 }  // namespace
 
 fs::path binary() { return path_from("HYPER_PARALLEL_BINARY"); }
-fs::path source_root() { return path_from("HYPER_PARALLEL_SOURCE"); }
 
 Strings environment(const Strings& more) {
   Strings all = {"OMP_NUM_THREADS=1", "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "HYPER_PARALLEL_FAULT",

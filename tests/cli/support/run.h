@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/dist/support/program.h"
+#include "tests/support/program.h"
 #include "tests/support/temporary_folder.h"
 
 namespace hyper_parallel::test {
@@ -20,8 +20,7 @@ using testing_support::TemporaryFolder;
 using testing_support::write_text;
 namespace fs = std::filesystem;
 
-fs::path binary();       // HYPER_PARALLEL_BINARY
-fs::path source_root();  // HYPER_PARALLEL_SOURCE
+fs::path binary();  // HYPER_PARALLEL_BINARY
 
 // Variables for every run: one compute thread a rank, no launcher, no fault. A later item wins.
 Strings environment(const Strings& more = {});

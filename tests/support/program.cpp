@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/dist/support/program.h"
+#include "tests/support/program.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,11 +10,29 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <utility>
 
 namespace hyper_parallel::test {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
+
+void become_program(std::vector<std::string> argv, const std::vector<std::string>& environment) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (const std::string& item : environment) {
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos)
+      unsetenv(item.c_str());
+    else
+      setenv(item.substr(0, equals).c_str(), item.substr(equals + 1).c_str(), 1);
+  }
+  std::vector<char*> arguments;
+  for (std::string& argument : argv) arguments.push_back(argument.data());
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  _exit(127);
+}
 
 Program::Program(std::vector<std::string> argv, std::vector<std::string> environment) : start_(Clock::now()) {
   int ends[2];
@@ -23,21 +41,9 @@ Program::Program(std::vector<std::string> argv, std::vector<std::string> environ
   process_ = fork();
   if (process_ == 0) {
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(ends[1], 1);
     dup2(ends[1], 2);
-    for (const std::string& item : environment) {
-      const size_t equals = item.find('=');
-      if (equals == std::string::npos)
-        unsetenv(item.c_str());
-      else
-        setenv(item.substr(0, equals).c_str(), item.substr(equals + 1).c_str(), 1);
-    }
-    std::vector<char*> arguments;
-    for (std::string& argument : argv) arguments.push_back(argument.data());
-    arguments.push_back(nullptr);
-    execvp(arguments[0], arguments.data());
-    _exit(127);
+    become_program(std::move(argv), environment);
   }
   close(ends[1]);
   pipe_ = ends[0];
@@ -88,5 +94,13 @@ Outcome Program::finish(milliseconds limit) {
 Outcome run_program(std::vector<std::string> argv, milliseconds limit, std::vector<std::string> environment) {
   return Program(std::move(argv), std::move(environment)).finish(limit);
 }
+
+std::filesystem::path path_from(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) throw std::runtime_error(std::string(variable) + " is not set: run the tests with ctest");
+  return value;
+}
+
+std::filesystem::path source_root() { return path_from("HYPER_PARALLEL_SOURCE"); }
 
 }  // namespace hyper_parallel::test

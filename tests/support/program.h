@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,12 @@ struct Outcome {
   std::chrono::milliseconds took{0};
 };
 
+// Ends, with the parent too, in the program: for the child of a fork. NAME=value, or NAME to unset.
+[[noreturn]] void become_program(std::vector<std::string> argv, const std::vector<std::string>& environment);
+
 class Program {
  public:
-  Program(std::vector<std::string> argv, std::vector<std::string> environment = {});  // NAME=value, or NAME to unset
+  Program(std::vector<std::string> argv, std::vector<std::string> environment = {});
   ~Program();
   pid_t process() const { return process_; }
   bool await_output(const std::string& text, std::chrono::milliseconds limit);
@@ -33,5 +37,9 @@ class Program {
 };
 
 Outcome run_program(std::vector<std::string> argv, std::chrono::milliseconds limit, std::vector<std::string> environment = {});
+
+// A path in the environment, which ctest sets; std::runtime_error without it.
+std::filesystem::path path_from(const char* variable);
+std::filesystem::path source_root();  // HYPER_PARALLEL_SOURCE
 
 }  // namespace hyper_parallel::test
