@@ -13,7 +13,7 @@ namespace hyper_parallel {
 struct FactoryOptions {
   at::ScalarType dtype = at::kFloat;
   c10::Device device = c10::kCPU;
-  std::optional<RandomStream> stream = {};  // of rand and randn; default: the thread's next stream
+  std::optional<Philox> stream = {};  // of rand and randn; default: the thread's next stream
 };
 
 DTensor empty(const Shape& sizes, const Layout& layout, const FactoryOptions& options = {});

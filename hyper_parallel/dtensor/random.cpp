@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <charconv>
+#include <type_traits>
 
 #include "hyper_parallel/base/error.h"
 
@@ -12,14 +13,12 @@ namespace {
 
 thread_local RandomState state_of_thread;
 
-void draw(float* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
-  stream.fill(out, count, uint64_t(begin), distribution);
-}
-void draw(double* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
-  stream.fill(out, count, uint64_t(begin), distribution);
-}
-void draw(bool* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
-  stream.fill_mask(out, count, uint64_t(begin), distribution.a);
+template <class T>
+void draw(T* out, int64_t count, int64_t begin, const Philox& stream, const Distribution& distribution) {
+  if constexpr (std::is_same_v<T, bool>)
+    stream.fill_mask(out, count, uint64_t(begin), distribution.a);
+  else
+    stream.fill(out, count, uint64_t(begin), distribution);
 }
 
 // Fills a piece by runs: elements that follow one another both in the whole tensor and in the local one.
@@ -80,19 +79,18 @@ Philox next_random_stream() {
 
 void fill_random(const at::Tensor& local, const Spec* spec, const Philox& stream, const Distribution& distribution) {
   HYPER_PARALLEL_CHECK(!spec->has_partial(), "random values of ", spec->to_string());
-  const bool direct = local.is_cpu() && local.is_contiguous();
-  if (direct && local.scalar_type() == at::kFloat) return fill_pieces<float>(local, spec, stream, distribution);
-  if (direct && local.scalar_type() == at::kDouble) return fill_pieces<double>(local, spec, stream, distribution);
-  if (direct && local.scalar_type() == at::kBool && distribution.kind == Distribution::Kind::kBernoulli)
-    return fill_pieces<bool>(local, spec, stream, distribution);
-  // In the dtype that a contiguous one is drawn in, so that roundings are the same.
-  const bool is_float = local.scalar_type() == at::kFloat;
-  const at::Tensor drawn = at::empty(spec->local_shape(), at::TensorOptions(is_float ? at::kFloat : at::kDouble));
-  if (is_float)
+  // One dtype of drawing for each dtype, so that every layout's values are rounded alike.
+  const bool mask = local.scalar_type() == at::kBool && distribution.kind == Distribution::Kind::kBernoulli;
+  const at::ScalarType type = mask || local.scalar_type() == at::kFloat ? local.scalar_type() : at::kDouble;
+  const bool direct = local.is_cpu() && local.is_contiguous() && local.scalar_type() == type;
+  const at::Tensor drawn = direct ? local : at::empty(spec->local_shape(), at::TensorOptions(type));
+  if (type == at::kBool)
+    fill_pieces<bool>(drawn, spec, stream, distribution);
+  else if (type == at::kFloat)
     fill_pieces<float>(drawn, spec, stream, distribution);
   else
     fill_pieces<double>(drawn, spec, stream, distribution);
-  local.copy_(drawn);
+  if (!direct) local.copy_(drawn);
 }
 
 at::Tensor random_local(const Spec* spec, const Philox& stream, const Distribution& distribution) {

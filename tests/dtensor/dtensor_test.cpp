@@ -124,7 +124,7 @@ TEST(DTensor, StateEntriesFollowMemory) {
 }
 
 TEST(Factories, RandomValuesAreBitIdenticalOnEveryMesh) {
-  const RandomStream stream{7, "w"};
+  const Philox stream(7, "w");
   at::Tensor expected;  // element by element from the generator itself
   {
     const Philox philox(7, "w");

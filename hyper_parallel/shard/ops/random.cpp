@@ -40,8 +40,8 @@ void check(const Distribution& distribution, const c10::OperatorHandle& op) {
 void fill_local(const Propagation& propagation, const c10::OperatorHandle& op, Stack& stack) {
   const size_t count = op.schema().arguments().size();
   const c10::IValue* arguments = stack.data() + stack.size() - count;
-  const Kind kind = Kind(propagation.numbers[0]);
-  const Distribution distribution{kind, arguments[1].toDouble(), kind == Kind::kBernoulli ? 0 : arguments[2].toDouble()};
+  Distribution distribution{Kind(propagation.numbers[0]), arguments[1].toDouble()};
+  if (distribution.kind != Kind::kBernoulli) distribution.b = arguments[2].toDouble();  // bernoulli_ takes one number
   check(distribution, op);
   fill_random(arguments[0].toTensor(), propagation.inputs[0], next_random_stream(), distribution);
   torch::jit::drop(stack, count - 1);
