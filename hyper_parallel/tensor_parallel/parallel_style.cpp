@@ -90,19 +90,16 @@ at::Tensor ParallelRegion::move(const at::Tensor& x, const Placement& from, cons
 
 bool ParallelRegion::was_entered(const at::Tensor& x) {
   std::erase_if(all_entered_, [](const WeakTensor& weak) { return weak.expired(); });
-  return std::any_of(all_entered_.begin(), all_entered_.end(), [&x](const WeakTensor& weak) { return weak.lock() == x.getIntrusivePtr(); });
+  return std::any_of(all_entered_.begin(), all_entered_.end(),
+                     [&x](const WeakTensor& weak) { return weak._unsafe_get_target() == x.unsafeGetTensorImpl(); });
 }
 
 at::Tensor ParallelRegion::enter(const at::Tensor& x, const Placement& from) {
   if (was_entered(x)) return x;
   const bool graph = at::GradMode::is_enabled() && x.requires_grad();
-  if (x.is_inference()) {  // no version: a change in place wouldn't show
-    at::Tensor whole = move(x, from, replicate(), GradientOf::kTerm);
-    if (!whole.is_same(x)) all_entered_.emplace_back(whole.getIntrusivePtr());
-    return whole;
-  }
-  const int64_t version = static_cast<int64_t>(x._version());
-  if (input_.defined() && x.is_same(input_) && input_from_ == from && input_version_ == version && input_graph_ == graph) return entered_;
+  const int64_t version = x.is_inference() ? -1 : static_cast<int64_t>(x._version());  // -1: a change in place wouldn't show
+  const bool same = input_.defined() && x.is_same(input_) && input_from_ == from && input_version_ == version && input_graph_ == graph;
+  if (same && version >= 0) return entered_;
   entered_ = move(x, from, replicate(), GradientOf::kTerm);
   input_ = x;
   input_from_ = from;

@@ -60,13 +60,11 @@ void check_split(const StyleTarget& target, const ParallelStyle& style, const st
   if (end != size) target.fail(style.describe(), str("the split ends at ", end, ", of ", size));
 }
 
+bool in_chunks(const ColwiseOptions& options) { return !options.split && options.parts.empty(); }
+
 struct ColwiseHook : RegionHook {
-  ColwiseHook(const StyleTarget& target, ColwiseOptions given, std::vector<int64_t> sizes, bool embedding)
-      : RegionHook(target),
-        options(std::move(given)),
-        sizes(std::move(sizes)),
-        in_chunks(!options.split && options.parts.empty()),
-        embedding(embedding) {}
+  ColwiseHook(const StyleTarget& target, ColwiseOptions options, std::vector<int64_t> sizes, bool embedding)
+      : RegionHook(target), options(std::move(options)), sizes(std::move(sizes)), embedding(embedding) {}
   void pre_forward(Module&, TensorRefs arguments) override {
     at::Tensor& x = *arguments[0];
     x = region->local(x, options.input);
@@ -76,17 +74,16 @@ struct ColwiseHook : RegionHook {
     at::Tensor& y = *results[0];
     if (embedding) region->forget();
     const bool stays = options.output.is_shard(-1) || options.output.is_shard(static_cast<int>(y.dim()) - 1);
-    if (stays && !options.use_local_output && !in_chunks)
+    if (stays && !options.use_local_output && !in_chunks(options))
       throw LayoutError(str("tensor parallel: \"", module.name, "\": a DTensor is split in chunks; an own split can't be its output"));
-    if (options.output.is_shard() && !stays)  // `sizes` are along the last dim
-      y = region->move(region->move(y, shard(-1), replicate(), GradientOf::kWhole, sizes), replicate(), options.output, GradientOf::kWhole);
-    else if (!stays)
-      y = region->move(y, shard(-1), options.output, GradientOf::kWhole, sizes);
+    if (!stays) {  // in two moves: `sizes` are along the last dim
+      y = region->move(y, shard(-1), replicate(), GradientOf::kWhole, sizes);
+      y = region->move(y, replicate(), options.output, GradientOf::kWhole);
+    }
     if (!options.use_local_output) y = region->wrap(y, options.output);
   }
   const ColwiseOptions options;
   const std::vector<int64_t> sizes;
-  const bool in_chunks;
   const bool embedding;
 };
 
@@ -188,8 +185,7 @@ void ColwiseParallel::apply(const StyleTarget& target) const {
   const int64_t dim = linear != nullptr ? 0 : 1, size = weight.sizes[static_cast<size_t>(dim)];
   if (!options_.parts.empty() && std::accumulate(options_.parts.begin(), options_.parts.end(), int64_t{0}) != size)
     target.fail(describe(), str("parts ", options_.parts, " don't add up to ", size));
-  const bool split_by_chunks = !options_.split && options_.parts.empty();
-  if (!options_.use_local_output && !split_by_chunks && options_.output.is_shard(-1))
+  if (!options_.use_local_output && !in_chunks(options_) && options_.output.is_shard(-1))
     target.fail(describe(), "a DTensor's shard(-1) is in chunks: an own split can't be its output");
   const auto ranges = all_ranges(*target.region, size, options_.split, options_.parts);
   if (options_.split) check_split(target, *this, ranges, size, !options_.output.is_shard(-1));
