@@ -11,9 +11,7 @@ int omp_get_thread_num();
 int omp_in_parallel();
 }
 
-namespace hyper_parallel {
-
-namespace detail {
+namespace hyper_parallel::detail {
 namespace {
 
 struct Region {
@@ -41,5 +39,4 @@ void run_parallel(int num_threads, int64_t begin, int64_t end, int64_t grain, co
   GOMP_parallel(&run_piece, &region, 0, 0);
 }
 
-}  // namespace detail
-}  // namespace hyper_parallel
+}  // namespace hyper_parallel::detail

@@ -189,7 +189,7 @@ HYPER_PARALLEL_INLINE void softmax_shard_rows(T* logits, const int64_t* labels, 
       weighted += static_cast<double>(class_weights[j]) * static_cast<double>(logits[j]);
     const T highest = row_max(logits, vocab);
     top = static_cast<double>(highest);
-    sum = row_exp(logits, vocab, std::isinf(highest) && highest < 0 ? T(0) : highest);  // -inf - -inf would be no number
+    sum = row_exp(logits, vocab, highest == T(-HUGE_VAL) ? T(0) : highest);  // -inf - -inf would be no number
   }
 }
 
@@ -261,11 +261,17 @@ ENTRY_POINTS(double)
 
 int64_t grain(int64_t row_elements) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements)); }
 
+// run(begin, end) for pieces of [0, count) on this rank's threads.
+template <class F>
+void over_threads(int64_t count, int64_t grain, const F& run) {
+  parallel_for(at::get_num_threads(), 0, count, grain, run);
+}
+
 // One contiguous share of the rows for each thread, so that the order of sums depends on nothing but the number of threads.
 template <class F>
 void parallel_shares(int64_t rows, const F& run) {
   const int64_t shares = std::clamp<int64_t>(at::get_num_threads(), 1, std::max<int64_t>(rows, 1));
-  parallel_for(at::get_num_threads(), 0, shares, 1, [&](int64_t begin, int64_t end) {
+  over_threads(shares, 1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) run(share, rows * share / shares, rows * (share + 1) / shares);
   });
 }
@@ -274,7 +280,7 @@ void parallel_shares(int64_t rows, const F& run) {
 
 template <class T>
 void rms_norm(const T* x, const T* weight, T* y, T* rstd, int64_t rows, int64_t dim, double eps) {
-  parallel_for(at::get_num_threads(), 0, rows, grain(dim), [&](int64_t begin, int64_t end) {
+  over_threads(rows, grain(dim), [&](int64_t begin, int64_t end) {
     entry_rms_norm(x + begin * dim, weight, y + begin * dim, rstd + begin, end - begin, dim, eps);
   });
 }
@@ -297,19 +303,18 @@ void rms_norm_backward(const T* x, const T* weight, const T* rstd, const T* dy, 
 
 template <class T>
 void rotary(const T* x, const T* cosine, const T* sine, T* y, const RotaryShape& shape, int direction) {
-  parallel_for(at::get_num_threads(), 0, shape.batch * shape.seq, grain(shape.heads * shape.dim),
+  over_threads(shape.batch * shape.seq, grain(shape.heads * shape.dim),
                [&](int64_t begin, int64_t end) { entry_rotary(x, cosine, sine, y, shape, static_cast<T>(direction), begin, end); });
 }
 
 template <class T>
 void swiglu(const T* gate, const T* up, T* out, int64_t count) {
-  parallel_for(at::get_num_threads(), 0, count, 8192,
-               [&](int64_t begin, int64_t end) { entry_swiglu(gate + begin, up + begin, out + begin, end - begin); });
+  over_threads(count, 8192, [&](int64_t begin, int64_t end) { entry_swiglu(gate + begin, up + begin, out + begin, end - begin); });
 }
 
 template <class T>
 void swiglu_backward(const T* gate, const T* up, const T* dout, T* dgate, T* dup, int64_t count) {
-  parallel_for(at::get_num_threads(), 0, count, 8192, [&](int64_t begin, int64_t end) {
+  over_threads(count, 8192, [&](int64_t begin, int64_t end) {
     entry_swiglu_backward(gate + begin, up + begin, dout + begin, dgate + begin, dup + begin, end - begin);
   });
 }
@@ -327,7 +332,7 @@ double cross_entropy(T* logits, const int64_t* labels, int64_t rows, int64_t voc
 
 template <class T>
 void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, double* stats, int64_t rows, int64_t vocab, int64_t ignore) {
-  parallel_for(at::get_num_threads(), 0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+  over_threads(rows, grain(vocab), [&](int64_t begin, int64_t end) {
     entry_softmax_shard(logits + begin * vocab, labels + begin, class_weights, stats + begin, rows, end - begin, vocab, ignore);
   });
 }
@@ -335,7 +340,7 @@ void softmax_shard(T* logits, const int64_t* labels, const T* class_weights, dou
 template <class T>
 void softmax_shard_gradient(T* exps, const int64_t* labels, const T* class_weights, const double* scale, const double* target,
                             double spread, int64_t rows, int64_t vocab) {
-  parallel_for(at::get_num_threads(), 0, rows, grain(vocab), [&](int64_t begin, int64_t end) {
+  over_threads(rows, grain(vocab), [&](int64_t begin, int64_t end) {
     entry_softmax_shard_gradient(exps + begin * vocab, labels + begin, class_weights, scale + begin, target + begin, spread, end - begin,
                                  vocab);
   });
@@ -345,7 +350,7 @@ template <class T>
 void decode_attention(const T* query, const T* keys, const T* values, const int64_t* lengths, T* out, const DecodeShape& shape,
                       double scale) {
   const int64_t group = shape.heads / shape.kv_heads, stride = shape.kv_heads * shape.dim;
-  parallel_for(at::get_num_threads(), 0, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
+  over_threads(shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     std::vector<T> scores;
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t b = unit / shape.heads, first = b * shape.capacity * stride + (unit % shape.heads) / group * shape.dim;
