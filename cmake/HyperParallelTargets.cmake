@@ -17,6 +17,16 @@ function(hyper_parallel_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers ${HYPER_PARALLEL_WERROR})
 endfunction()
 
+# hyper_parallel_precompiled_header(<target> <stem> [LINK <targets>]): the target for REUSE_FROM, of <stem>.h and an empty <stem>.cpp
+function(hyper_parallel_precompiled_header target stem)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_library(${target} OBJECT ${stem}.cpp)
+  hyper_parallel_options(${target})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE hyper_parallel::torch nlohmann_json::nlohmann_json ${ARG_LINK})
+  target_precompile_headers(${target} PRIVATE ${stem}.h)
+endfunction()
+
 function(hyper_parallel_library folder)
   cmake_parse_arguments(ARG "NO_TORCH;AUTOGRAD" "" "DEPENDS;LINK" ${ARGN})
   set(target hyper_parallel_${folder})

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Imports libtorch as the target hyper_parallel::torch, without Caffe2's config (which stops on a CUDA wheel without a CUDA toolkit).
-# Looked for in: HYPER_PARALLEL_TORCH_DIR, every CMAKE_PREFIX_PATH entry (a libtorch folder or its share/cmake), the same of the environment,
-# <source>/.venv.
+# Looked for in HYPER_PARALLEL_TORCH_DIR alone, or else in every CMAKE_PREFIX_PATH entry (a libtorch folder or its share/cmake), those of the
+# environment, and <source>/.venv.
 set(HYPER_PARALLEL_TORCH_VERSION 2.13 CACHE STRING "Supported libtorch minor version")
 set(HYPER_PARALLEL_TORCH_DIR "" CACHE PATH "Folder that has libtorch's include/ and lib/")
 
 set(_candidates ${HYPER_PARALLEL_TORCH_DIR})
-string(REPLACE ":" ";" _environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
-foreach(_prefix IN LISTS CMAKE_PREFIX_PATH _environment_prefixes)
-  list(APPEND _candidates ${_prefix} ${_prefix}/../.. ${_prefix}/../../.. ${_prefix}/torch)
-endforeach()
-file(GLOB _venv_torch ${CMAKE_CURRENT_LIST_DIR}/../.venv/lib/python3*/site-packages/torch)
-list(APPEND _candidates ${_venv_torch})
+if(NOT HYPER_PARALLEL_TORCH_DIR)
+  string(REPLACE ":" ";" _environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(_prefix IN LISTS CMAKE_PREFIX_PATH _environment_prefixes)
+    list(APPEND _candidates ${_prefix} ${_prefix}/../.. ${_prefix}/../../.. ${_prefix}/torch)
+  endforeach()
+  file(GLOB _venv_torch ${CMAKE_CURRENT_LIST_DIR}/../.venv/lib/python3*/site-packages/torch)
+  list(APPEND _candidates ${_venv_torch})
+endif()
 
 set(_torch_dir "")
 foreach(_candidate IN LISTS _candidates)
@@ -19,17 +21,12 @@ foreach(_candidate IN LISTS _candidates)
     get_filename_component(_torch_dir ${_candidate} REALPATH)
   endif()
 endforeach()
-if(NOT _torch_dir)
+if(NOT _torch_dir AND HYPER_PARALLEL_TORCH_DIR)
+  message(FATAL_ERROR "HYPER_PARALLEL_TORCH_DIR: no libtorch in ${HYPER_PARALLEL_TORCH_DIR} "
+                      "(expected include/ATen/core/Tensor.h and lib/libtorch_cpu.so)")
+elseif(NOT _torch_dir)
   message(FATAL_ERROR "libtorch ${HYPER_PARALLEL_TORCH_VERSION} not found. Run tools/setup.sh (installs it in .venv), or pass "
                       "-DCMAKE_PREFIX_PATH=<libtorch folder>. Looked in: ${_candidates}")
-endif()
-
-if(HYPER_PARALLEL_TORCH_DIR)
-  get_filename_component(_asked_for ${HYPER_PARALLEL_TORCH_DIR} REALPATH)
-  if(NOT _asked_for STREQUAL _torch_dir)
-    message(FATAL_ERROR "HYPER_PARALLEL_TORCH_DIR: no libtorch in ${HYPER_PARALLEL_TORCH_DIR} "
-                        "(expected include/ATen/core/Tensor.h and lib/libtorch_cpu.so)")
-  endif()
 endif()
 
 set(_version_header ${_torch_dir}/include/torch/headeronly/version.h)
