@@ -66,8 +66,8 @@ LrScheduleOptions schedule_options(const TrainConfig& config) {
                                                          : std::clamp<int64_t>(steps / 10, 1, most_decay)};
 }
 
-// Rules are loaded, too: a model may use its ops while it is made.
-ShardPolicy shard_policy_of(const ShardConfig& config) {
+// Before the model is made, which may use its ops.
+ShardPolicy load_shard_config(const ShardConfig& config) {
   for (const std::string& path : config.rules) load_rules(path);
   return {parse_implicit_redistribution(config.implicit_redistribution), parse_missing_rule(config.on_missing_rule)};
 }
@@ -86,7 +86,7 @@ class Trainer::Impl {
       : world_(world),
         config_(loaded.config),
         group_(world.group()),
-        policy_(shard_policy_of(config_.shard)),
+        policy_(load_shard_config(config_.shard)),
         model_(model_from_config(loaded)),
         parallel_(parallelize(*model_, group_, parallelize_options(loaded, world.size()))),
         data_(loaded, parallel_.data_group),
