@@ -140,6 +140,7 @@ class Launch {
     }
     if (worst < 0 || first_ >= 0) return;
     first_ = worst;
+    if (forwarded_ == 0) announce();  // before those that follow say that they lost it
     deadline_ = Clock::now() + options_.grace;
     kill_all(SIGTERM);
   }
@@ -157,22 +158,28 @@ class Launch {
       if (child.running && child.process > 0) kill(child.process, signal);
   }
 
-  int report() const {
+  int report() {
     // Once a signal was forwarded, ranks that fail because others died of it are no causes.
     for (const Child& child : children_)
       if (ended_in_order(child) || (forwarded_ != 0 && WIFSIGNALED(child.status) && WTERMSIG(child.status) == forwarded_))
         return 128 + forwarded_;
     if (first_ < 0) return 0;
+    if (!announced_) announce();
+    const int status = children_[first_].status;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
+  }
+
+  // What became of the rank that failed first.
+  void announce() {
+    announced_ = true;
     const Child& child = children_[first_];
     const std::string who = str("rank ", first_, " (process ", child.process, ")");
-    if (WIFSIGNALED(child.status)) {
+    if (WIFEXITED(child.status)) {
+      log_error(who, " failed with exit code ", WEXITSTATUS(child.status), "; the other ranks are ended");
+    } else {
       const int signal = WTERMSIG(child.status);
-      log_error(who, " was killed by signal ", signal, " (", strsignal(signal), "); the other ranks were ended");
-      return 1;
+      log_error(who, " was killed by signal ", signal, " (", strsignal(signal), "); the other ranks are ended");
     }
-    const int code = WEXITSTATUS(child.status);
-    log_error(who, " failed with exit code ", code, "; the other ranks were ended");
-    return code == 2 ? 2 : 1;
   }
 
   const LaunchOptions& options_;
@@ -180,7 +187,8 @@ class Launch {
   detail::ListeningSocket socket_{-1, 0};
   sigset_t old_signals_{};
   pid_t parent_ = 0;
-  int first_ = -1;     // the rank that failed first
+  int first_ = -1;  // the rank that failed first
+  bool announced_ = false;
   int forwarded_ = 0;  // signal
   std::optional<Clock::time_point> deadline_;
 };

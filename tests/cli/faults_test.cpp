@@ -44,6 +44,7 @@ TEST(KilledRank, EndsAllAndIsNamed) {
   EXPECT_LT(std::chrono::steady_clock::now() - killed, seconds(5));
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 (process " + std::to_string(ranks[1]) + ") was killed by signal 9 (Killed)"));
+  EXPECT_EQ(outcome.output.find("error: "), outcome.output.find("error: rank 1 (process ")) << outcome.output;
   for (const pid_t rank : ranks) EXPECT_NE(kill(rank, 0), 0) << "rank process " << rank << " still runs";
 
   const RunOutput run = folder.output("out");

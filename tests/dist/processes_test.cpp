@@ -54,6 +54,7 @@ TEST(Processes, KilledRankEndsAllAndIsNamed) {
     EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("rank 1 (process "));
     EXPECT_THAT(outcome.output, HasSubstr(") was killed by signal 9 (Killed)"));
+    EXPECT_EQ(outcome.output.find("error: "), outcome.output.find("error: rank 1 ")) << outcome.output;
     EXPECT_LT(outcome.took, seconds(5));
   }
 }

@@ -68,6 +68,7 @@ class GlooBackend final : public Backend {
   ~GlooBackend() override;
 
   const char* kind() const override { return "gloo"; }
+  bool checks_calls() const override { return process_->check; }
   Call& begin() override;
   Work post(Call& call) override;
   int64_t propose_key() override { return process_->last_key + 1; }
@@ -117,10 +118,15 @@ class GlooBackend final : public Backend {
   // gloo_watch.cpp: who is to blame.
   void look();
   void check_calls(GlooRequest& request);
-  // Tell the other ranks what this one does, and return "" or what contradicts what they have told.
-  std::string compare_calls(const CallSummary& mine, const std::string& recent);
-  std::string compare_messages(const CallSummary& mine);
-  std::string compare(const GlooRequest& request);
+  struct Comparison {
+    std::string difference;  // "" or what contradicts what the others have told
+    bool all_told = true;    // the other ranks, about this call
+  };
+  std::string write_recent() const;  // under the mutex
+  // Tell the other ranks what this one does, and compare.
+  Comparison compare_calls(const std::string& recent);
+  Comparison compare_messages(const CallSummary& mine);
+  std::string compare(const GlooRequest& request, bool wait_for_others);
   void fail_running(const GlooRequest* request, const std::string& mismatch);
   void fail_message(GlooRequest* request, uint64_t sequence, const std::string& mismatch);
   std::exception_ptr explain(const GlooRequest& request, const std::exception& cause, int peer);

@@ -11,11 +11,22 @@
 namespace hyper_parallel::detail {
 namespace {
 
-constexpr auto kBlameDelay = std::chrono::milliseconds(500);
+constexpr auto kBlameDelay = std::chrono::milliseconds(500), kRetryDelay = std::chrono::milliseconds(25);
+constexpr unsigned kNumEarlyLooks = 8;
 
 CallSummary copy_of(const GlooRequest& request) { return read_summaries(write_summary(request.call, request.sequence, true))[0]; }
 
 std::string calls_key(int64_t group, int rank) { return str("calls/", group, "/", rank); }
+
+// Of two lists in the order of their sequences, those that are in both.
+std::vector<std::pair<const CallSummary*, const CallSummary*>> same_sequence(const std::vector<CallSummary>& ours,
+                                                                             const std::vector<CallSummary>& theirs) {
+  std::vector<std::pair<const CallSummary*, const CallSummary*>> pairs;
+  for (const CallSummary& own : ours)
+    for (const CallSummary& other : theirs)
+      if (own.sequence == other.sequence) pairs.emplace_back(&own, &other);
+  return pairs;
+}
 
 bool is_message(Op op) { return op == Op::kSend || op == Op::kRecv; }
 
@@ -28,58 +39,76 @@ std::string message_key(int64_t group, int from, int to, uint64_t sequence, bool
 
 // On the board's thread, a few times a second at most; less and less often for the same call.
 void GlooBackend::look() {
-  const auto due = [](unsigned num_looks) { return num_looks >= 2 && std::has_single_bit(num_looks); };
+  const auto due = [](unsigned num_looks) { return num_looks >= 2 && (num_looks < kNumEarlyLooks || std::has_single_bit(num_looks)); };
   std::shared_ptr<GlooRequest> running;
   std::string recent;
-  std::vector<std::pair<GlooRequest*, CallSummary>> calls;
+  std::vector<std::pair<GlooRequest*, CallSummary>> messages;
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return;
     if (running_ != nullptr && !failed_ && due(++running_->num_looks)) {
       running = running_;
-      calls.emplace_back(nullptr, copy_of(*running));
-      for (const auto& request : recent_) recent += write_summary(request->call, request->sequence, request == running_);
+      recent = write_recent();
     }
     for (GlooRequest* message : messages_)
-      if (due(++message->num_looks)) calls.emplace_back(message, copy_of(*message));
+      if (due(++message->num_looks)) messages.emplace_back(message, copy_of(*message));
   }
-  for (const auto& [message, mine] : calls) {
-    const std::string mismatch = message != nullptr ? compare_messages(mine) : compare_calls(mine, recent);
-    if (mismatch.empty()) continue;
-    message != nullptr ? fail_message(message, mine.sequence, mismatch) : fail_running(running.get(), mismatch);
-  }
+  if (running != nullptr)
+    if (const Comparison found = compare_calls(recent); !found.difference.empty()) fail_running(running.get(), found.difference);
+  for (const auto& [message, mine] : messages)
+    if (const Comparison found = compare_messages(mine); !found.difference.empty()) fail_message(message, mine.sequence, found.difference);
 }
 
-std::string GlooBackend::compare_calls(const CallSummary& mine, const std::string& recent) {
+std::string GlooBackend::write_recent() const {
+  std::string text;
+  for (const auto& request : recent_) text += write_summary(request->call, request->sequence, request == running_);
+  return text;
+}
+
+// All recent calls: a rank that had nothing to wait for in the one that contradicts may be in a later one by now.
+GlooBackend::Comparison GlooBackend::compare_calls(const std::string& recent) {
   process_->board->write(calls_key(key_, ranks()[rank()]), recent);
+  const std::vector<CallSummary> mine = read_summaries(recent);
+  Comparison result;
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    for (const CallSummary& other : read_summaries(process_->board->read(calls_key(key_, ranks()[r])))) {
-      if (other.sequence != mine.sequence) continue;
-      const std::string difference = r < rank() ? first_difference({&other.call, &mine.call}, {r, rank()}, ranks(), false)
-                                                : first_difference({&mine.call, &other.call}, {rank(), r}, ranks(), false);
-      if (!difference.empty())
-        return str(operation_text(mine.call.op, mine.sequence), ": ", difference, " (", describe_ranks(ranks()), ")");
+    const std::vector<CallSummary> theirs = read_summaries(process_->board->read(calls_key(key_, ranks()[r])));
+    result.all_told = result.all_told && !theirs.empty() && theirs.back().sequence >= mine.back().sequence;
+    for (const auto& [own, other] : same_sequence(mine, theirs)) {
+      const std::string difference = r < rank() ? first_difference({&other->call, &own->call}, {r, rank()}, ranks(), false)
+                                                : first_difference({&own->call, &other->call}, {rank(), r}, ranks(), false);
+      if (difference.empty()) continue;
+      result.difference = str(operation_text(own->call.op, own->sequence), ": ", difference, " (", describe_ranks(ranks()), ")");
+      return result;
     }
   }
-  return "";
+  return result;
 }
 
-std::string GlooBackend::compare_messages(const CallSummary& mine) {
+GlooBackend::Comparison GlooBackend::compare_messages(const CallSummary& mine) {
   const bool sends = mine.call.op == Op::kSend;
   const int from = sends ? rank() : mine.call.root, to = sends ? mine.call.root : rank();
   process_->board->write(message_key(key_, from, to, mine.sequence, sends), write_summary(mine.call, mine.sequence, true));
   const std::vector<CallSummary> others = read_summaries(process_->board->read(message_key(key_, from, to, mine.sequence, !sends)));
-  if (others.empty()) return "";
+  if (others.empty()) return {"", false};
   const Call &sent = sends ? mine.call : others[0].call, &received = sends ? others[0].call : mine.call;
-  if (sent.dtype == received.dtype && sent.in[0].numel == received.out[0].numel) return "";
-  return str(operation_text(mine.call.op, mine.sequence), ": sent ", sent.describe(), " from rank ", ranks()[from], ", received ",
-             received.describe(), " at rank ", ranks()[to]);
+  if (sent.dtype == received.dtype && sent.in[0].numel == received.out[0].numel) return {};
+  return {str(operation_text(mine.call.op, mine.sequence), ": sent ", sent.describe(), " from rank ", ranks()[from], ", received ",
+              received.describe(), " at rank ", ranks()[to])};
 }
 
-std::string GlooBackend::compare(const GlooRequest& request) {
+// The other ranks of a call that timed out may be about to say what they did, as they time out too.
+std::string GlooBackend::compare(const GlooRequest& request, bool wait_for_others) {
+  std::unique_lock lock(mutex_);
   const CallSummary mine = copy_of(request);
-  return is_message(mine.call.op) ? compare_messages(mine) : compare_calls(mine, write_summary(request.call, request.sequence, true));
+  const std::string recent = write_recent();
+  lock.unlock();
+  const Clock::time_point last = Clock::now() + (wait_for_others ? kBlameDelay : std::chrono::milliseconds(0));
+  while (true) {
+    const Comparison found = is_message(mine.call.op) ? compare_messages(mine) : compare_calls(recent);
+    if (!found.difference.empty() || found.all_told || Clock::now() >= last) return found.difference;
+    std::this_thread::sleep_for(kRetryDelay);
+  }
 }
 
 void GlooBackend::fail_running(const GlooRequest* request, const std::string& mismatch) {
@@ -134,7 +163,7 @@ std::exception_ptr GlooBackend::explain(const GlooRequest& request, const std::e
   }
   // A rank that only follows another's failure gives way, so that the cause is seen first (and the launcher may end this process).
   if (!timed_out) std::this_thread::sleep_for(kBlameDelay);
-  std::string text = compare(request);
+  std::string text = compare(request, timed_out);
   if (text.empty()) {
     const std::string where =
         str(operation_text(request.call.op, request.sequence), " (", describe_ranks(ranks()), "), ", request.call.describe());
