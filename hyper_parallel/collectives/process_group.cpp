@@ -9,7 +9,7 @@
 
 #include "hyper_parallel/base/error.h"
 #include "hyper_parallel/base/log.h"
-#include "hyper_parallel/collectives/collective_count.h"
+#include "hyper_parallel/collectives/comm_debug.h"
 #include "hyper_parallel/collectives/detail/backend.h"
 
 namespace hyper_parallel {
@@ -97,10 +97,7 @@ void copy(const at::Tensor& output, const at::Tensor& input, Op op) {
   output.detach().view(input.sizes()).copy_(input.detach());
 }
 
-constinit thread_local uint64_t collectives_begun = 0;
-
 Call& begin(Backend& backend, Op op, at::ScalarType dtype) {
-  ++collectives_begun;
   Call& call = backend.begin();
   call.op = op;
   call.dtype = dtype;
@@ -122,9 +119,15 @@ Call& begin_with(Backend& backend, Op op, const Lists& lists) {
   return call;
 }
 
+Work post(Backend& backend, Call& call) {
+  if (active_comm_debug_mode != nullptr) [[unlikely]]
+    CommDebugMode::record(backend, call);
+  return backend.post(call);
+}
+
 Work post_reduction(Backend& backend, Call& call, ReduceOp op) {
   call.reduce = op;
-  return backend.post(call);
+  return post(backend, call);
 }
 
 at::ScalarType first_dtype(Tensors tensors, Op op, const char* role) {
@@ -159,6 +162,7 @@ int ProcessGroup::size() const { return backend_->size(); }
 std::span<const int> ProcessGroup::ranks() const { return backend_->ranks(); }
 const std::string& ProcessGroup::name() const { return backend_->name(); }
 const char* ProcessGroup::backend_name() const { return backend_->kind(); }
+bool ProcessGroup::checks_calls() const { return backend_->checks_calls(); }
 
 Work ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) const { return all_reduce(one(tensor), op); }
 
@@ -190,7 +194,7 @@ Work ProcessGroup::all_gather_coalesced(Tensors outputs, Tensors inputs) const {
   }
   Call& call = begin_with(*backend_, Op::kAllGather, {.inputs = inputs, .outputs = outputs, .output_blocks = size()});
   call.same_shape = true;
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 Work ProcessGroup::all_gather(Tensors outputs, const at::Tensor& input) const {
@@ -201,7 +205,7 @@ Work ProcessGroup::all_gather(Tensors outputs, const at::Tensor& input) const {
     fail(Op::kAllGather, str("outputs[", rank(), "] has ", outputs[rank()].numel(), " elements, this rank's input ", input.numel()));
   }
   if (size() == 1) return copy(outputs[0], input, Op::kAllGather), Work();
-  return backend_->post(begin_with(*backend_, Op::kAllGather, {.inputs = one(input), .outputs = outputs}));
+  return post(*backend_, begin_with(*backend_, Op::kAllGather, {.inputs = one(input), .outputs = outputs}));
 }
 
 Work ProcessGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
@@ -252,7 +256,7 @@ Work ProcessGroup::all_to_all(const at::Tensor& output, const at::Tensor& input,
   call.out = std::move(out);
   call.tensors.push_back(output);
   call.tensors.push_back(input);
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 Work ProcessGroup::all_to_all(Tensors outputs, Tensors inputs) const {
@@ -263,7 +267,7 @@ Work ProcessGroup::all_to_all(Tensors outputs, Tensors inputs) const {
   check_all(outputs, dtype, Op::kAllToAll, "output", false);
   check_own_block(Op::kAllToAll, inputs[rank()].numel(), outputs[rank()].numel());
   if (size() == 1) return copy(outputs[0], inputs[0], Op::kAllToAll), Work();
-  return backend_->post(begin_with(*backend_, Op::kAllToAll, {.inputs = inputs, .outputs = outputs}));
+  return post(*backend_, begin_with(*backend_, Op::kAllToAll, {.inputs = inputs, .outputs = outputs}));
 }
 
 Work ProcessGroup::broadcast(const at::Tensor& tensor, int root) const {
@@ -273,7 +277,7 @@ Work ProcessGroup::broadcast(const at::Tensor& tensor, int root) const {
   Call& call = begin_with(*backend_, Op::kBroadcast, {.outputs = one(tensor)});
   call.root = root;
   call.same_shape = true;
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 Work ProcessGroup::reduce(const at::Tensor& tensor, int root, ReduceOp op) const {
@@ -297,7 +301,7 @@ Work ProcessGroup::gather(Tensors outputs, const at::Tensor& input, int root) co
   if (size() == 1) return copy(outputs[0], input, Op::kGather), Work();
   Call& call = begin_with(*backend_, Op::kGather, {.inputs = one(input), .outputs = outputs});
   call.root = root;
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 Work ProcessGroup::scatter(const at::Tensor& output, Tensors inputs, int root) const {
@@ -309,7 +313,7 @@ Work ProcessGroup::scatter(const at::Tensor& output, Tensors inputs, int root) c
   if (size() == 1) return copy(output, inputs[0], Op::kScatter), Work();
   Call& call = begin_with(*backend_, Op::kScatter, {.inputs = inputs, .outputs = one(output)});
   call.root = root;
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 Work ProcessGroup::send(const at::Tensor& tensor, int peer) const {
@@ -318,7 +322,7 @@ Work ProcessGroup::send(const at::Tensor& tensor, int peer) const {
   if (peer == rank()) fail(Op::kSend, str("peer ", peer, " is this rank itself"));
   Call& call = begin_with(*backend_, Op::kSend, {.inputs = one(tensor)});
   call.root = peer;
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 Work ProcessGroup::recv(const at::Tensor& tensor, int peer) const {
@@ -327,12 +331,12 @@ Work ProcessGroup::recv(const at::Tensor& tensor, int peer) const {
   if (peer == rank()) fail(Op::kRecv, str("peer ", peer, " is this rank itself"));
   Call& call = begin_with(*backend_, Op::kRecv, {.outputs = one(tensor)});
   call.root = peer;
-  return backend_->post(call);
+  return post(*backend_, call);
 }
 
 void ProcessGroup::barrier() const {
   if (size() == 1) return;
-  backend_->post(begin(*backend_, Op::kBarrier, at::kByte)).wait();
+  post(*backend_, begin(*backend_, Op::kBarrier, at::kByte)).wait();
 }
 
 namespace {
@@ -400,7 +404,5 @@ ProcessGroup ProcessGroup::split(int color, int key, const std::string& name) co
   }
   return ProcessGroup(backend_->make_subgroup(std::move(members), position, name, agreement.key));
 }
-
-uint64_t num_collectives_begun() { return collectives_begun; }
 
 }  // namespace hyper_parallel

@@ -57,6 +57,7 @@ class ProcessGroup {
   std::span<const int> ranks() const;  // world ranks, in group order
   const std::string& name() const;
   const char* backend_name() const;  // "thread", "gloo"
+  bool checks_calls() const;         // debug mode: layers above check across ranks too
 
   // In place.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;

@@ -17,7 +17,7 @@
 #include <gmock/gmock.h>
 
 #include "hyper_parallel/base/error.h"
-#include "hyper_parallel/collectives/collective_count.h"
+#include "hyper_parallel/collectives/comm_debug.h"
 #include "tests/shard/support/compare.h"
 #include "tests/support/message_of.h"
 
@@ -167,15 +167,15 @@ TEST(Coalesced, OneCollectivePerKindForAList) {
       add({size, 3}, Layout(mesh)("a"), Layout(mesh)("a"));          // nothing
       add({size, 3}, Layout(mesh)("a"), Layout(mesh));               // slice
     }
-    const uint64_t before = num_collectives_begun();
+    const CommDebugMode comm;
     at::_foreach_add_(targets, sources);
-    EXPECT_EQ(num_collectives_begun() - before, 3u);
+    EXPECT_EQ(comm.count(), 3);
     for (size_t index = 0; index < targets.size(); ++index) EXPECT_TRUE(close(whole_of(targets[index]), expected[index])) << index;
     Tensors partials;
     for (int64_t size : {5, 4, 1}) partials.push_back(shard_of(example({size}), Layout(mesh, {partial()})));
-    const uint64_t then = num_collectives_begun();
+    const CommDebugMode second;
     const auto squares = at::_foreach_mul(partials, partials);
-    EXPECT_LE(num_collectives_begun() - then, 2u);  // the two lists
+    EXPECT_LE(second.count(), 2);  // the two lists
     EXPECT_TRUE(close(whole_of(squares[0]), example({5}) * example({5})));
     EXPECT_TRUE(close(whole_of(squares[2]), example({1}) * example({1})));
   });

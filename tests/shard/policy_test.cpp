@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "hyper_parallel/base/error.h"
-#include "hyper_parallel/collectives/collective_count.h"
+#include "hyper_parallel/collectives/comm_debug.h"
 #include "tests/shard/support/compare.h"
 #include "tests/support/message_of.h"
 
@@ -40,10 +40,10 @@ TEST(Policy, ErrorNamesOpMoveAndBytesBeforeAnythingIsSent) {
     const at::Tensor columns = shard_of(example({6, 4}), Layout(mesh)("", "a"));
     const ShardPolicyGuard guard(kStrict);
     EXPECT_TRUE(close(DTensor(at::mm(rows, all)).redistribute(Layout(mesh)).to_local(), at::mm(example({6, 4}), example({4, 3}))));
-    const uint64_t before = num_collectives_begun();
+    const CommDebugMode comm;
     EXPECT_THAT(message_of([&] { rows + columns; }), AllOf(HasSubstr("aten::add.Tensor: the inputs would have to be redistributed"),
                                                            HasSubstr("[S(1)] to [S(0)] by all_to_all(a), 48 bytes")));
-    EXPECT_EQ(num_collectives_begun(), before);
+    EXPECT_EQ(comm.count(), 0);
     EXPECT_TRUE(close(whole_of(rows + shard_of(example({6, 4}), Layout(mesh))), example({6, 4}) * 2));  // a slice sends nothing
   });
 }

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "hyper_parallel/base/error.h"
-#include "hyper_parallel/collectives/collective_count.h"
+#include "hyper_parallel/collectives/comm_debug.h"
 #include "hyper_parallel/collectives/world.h"
 #include "hyper_parallel/dtensor/dtensor.h"
 #include "hyper_parallel/fully_shard/fully_shard.h"
@@ -326,9 +326,9 @@ TEST(Styles, OneCollectiveForSiblings) {
     materialize(model, {.dtype = at::kDouble, .seed = 5});
     const at::Tensor x = at::ones({1, 2, 6}, at::kDouble).requires_grad_();
     const auto count = [](const auto& run) {
-      const uint64_t before = num_collectives_begun();
+      const CommDebugMode comm;
       run();
-      return num_collectives_begun() - before;
+      return uint64_t(comm.count());
     };
     at::Tensor y;
     EXPECT_EQ(count([&] {

@@ -40,6 +40,7 @@ class Backend {
   const std::string& name() const { return name_; }
 
   virtual const char* kind() const = 0;
+  virtual bool checks_calls() const { return false; }
   virtual detail::Call& begin() = 0;
   virtual Work post(detail::Call& call) = 0;
   // Sub-groups: every rank of this group proposes a key; all use the largest one, which is then new for every pair of members.

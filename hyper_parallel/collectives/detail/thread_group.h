@@ -157,6 +157,7 @@ class ThreadBackend final : public Backend {
  public:
   ThreadBackend(std::shared_ptr<ThreadWorld> world, ThreadGroup& group, int rank);
   const char* kind() const override { return "thread"; }
+  bool checks_calls() const override { return world_->debug(); }
   Call& begin() override;
   Work post(Call& call) override;
   int64_t propose_key() override { return last_key_ + 1; }

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/collectives/comm_debug.h"
 #include "hyper_parallel/shard/detail/matmul_autograd.h"
 #include "hyper_parallel/shard/detail/redistribution_policy.h"
 
@@ -240,6 +241,7 @@ void run_boxed(const OpInfo& info, const Propagation& propagation, Stack& stack)
     stack.emplace_back(std::move(result));
     return;
   }
+  const CauseScope cause(info.row->op);
   c10::SmallVector<c10::IValue, 8> originals;
   if (info.view)
     originals.push_back(arguments[0]);
