@@ -10,14 +10,16 @@
 
 namespace hyper_parallel {
 
-// Coordinates and `members` are row-major over `shape`; `members` are ranks of the root group.
+// Coordinates and `members` are row-major over `shape`; `members` are ranks of the root group. Of a mesh that this rank is not in, there
+// are neither groups (but the outer one) nor coordinates.
 struct DeviceMesh::Impl {
   std::shared_ptr<const Impl> root;  // null in the root itself
+  std::vector<int> root_axes;        // of a slice
   std::vector<int64_t> shape;
   std::vector<std::string> names;
   std::vector<int64_t> coordinates;
   std::vector<int> members, world_ranks;
-  mutable ProcessGroup root_group, whole_group;
+  mutable ProcessGroup root_group, whole_group, outer_group;
   mutable std::vector<ProcessGroup> groups;             // one per axis
   mutable std::map<std::string, DeviceMesh> flattened;  // in the root only
 };
@@ -59,7 +61,7 @@ class MeshRegistry {
 
   ~MeshRegistry() {
     for (auto& [key, mesh] : meshes_) {
-      mesh->root_group = mesh->whole_group = ProcessGroup();
+      mesh->root_group = mesh->whole_group = mesh->outer_group = ProcessGroup();
       for (auto& group : mesh->groups) group = ProcessGroup();
       mesh->flattened.clear();
     }
@@ -74,13 +76,19 @@ class MeshRegistry {
   }
 
   std::shared_ptr<const DeviceMesh::Impl> mesh(std::shared_ptr<DeviceMesh::Impl> made) {
-    auto& kept = meshes_[{&made->root_group.backend(), made->members, made->shape, made->names}];
+    auto& kept = meshes_[key_of(*made)];
     if (!kept) kept = std::move(made);
     return kept;
   }
 
+  std::shared_ptr<const DeviceMesh::Impl> find(const DeviceMesh::Impl& like) const {
+    const auto found = meshes_.find(key_of(like));
+    return found == meshes_.end() ? nullptr : found->second;
+  }
+
  private:
   using MeshKey = std::tuple<const Backend*, std::vector<int>, std::vector<int64_t>, std::vector<std::string>>;
+  static MeshKey key_of(const DeviceMesh::Impl& mesh) { return {&mesh.outer_group.backend(), mesh.world_ranks, mesh.shape, mesh.names}; }
   std::map<MeshKey, std::shared_ptr<const DeviceMesh::Impl>> meshes_;
   std::map<std::tuple<const Backend*, int, std::vector<int>>, ProcessGroup> groups_;
 };
@@ -105,20 +113,63 @@ DeviceMesh::DeviceMesh(const ProcessGroup& group, std::vector<int64_t> shape, st
   if (product(shape) != group.size())
     throw LayoutError(str("mesh shape ", shape, " needs ", product(shape), " ranks, the group has ", group.size()));
   auto made = std::make_shared<Impl>();
-  made->root_group = made->whole_group = group;
+  made->outer_group = group;
   made->shape = std::move(shape);
   made->names = std::move(axis_names);
-  made->members.resize(group.size());
-  std::iota(made->members.begin(), made->members.end(), 0);
   made->world_ranks.assign(group.ranks().begin(), group.ranks().end());
-  int64_t stride = group.size();
-  for (int axis = 0; axis < int(made->shape.size()); ++axis) {
-    stride /= made->shape[axis];
-    made->coordinates.push_back(group.rank() / stride % made->shape[axis]);
-    const int axes[] = {axis};
-    made->groups.push_back(MeshRegistry::of_this_thread().group(group, partition_of(made->shape, axes, group.rank()), made->names[axis]));
-  }
+  join_groups(*made, group);
   impl_ = MeshRegistry::of_this_thread().mesh(std::move(made));
+}
+
+DeviceMesh::DeviceMesh(const ProcessGroup& group, std::span<const int> ranks, std::vector<int64_t> shape,
+                       std::vector<std::string> axis_names) {
+  check_names(shape, axis_names);
+  if (product(shape) != int64_t(ranks.size()))
+    throw LayoutError(str("mesh shape ", shape, " needs ", product(shape), " ranks, ", ranks.size(), " are given"));
+  auto made = std::make_shared<Impl>();
+  made->outer_group = group;
+  made->shape = std::move(shape);
+  made->names = std::move(axis_names);
+  for (int rank : ranks) {
+    if (rank < 0 || rank >= group.size())
+      throw LayoutError(str("mesh ranks ", ranks, ": ", rank, " is not in the group (allowed: 0 to ", group.size() - 1, ")"));
+    made->world_ranks.push_back(group.ranks()[rank]);
+  }
+  impl_ = MeshRegistry::of_this_thread().find(*made);
+  if (impl_) return;
+  if (const ProcessGroup members = group.subgroup(ranks, join(made->names, "_")))
+    join_groups(*made, members);
+  else
+    made->members.resize(ranks.size());
+  impl_ = MeshRegistry::of_this_thread().mesh(std::move(made));
+}
+
+// This rank's place in a mesh of all ranks of `group`, and its groups. Collective over `group`.
+void DeviceMesh::join_groups(Impl& mesh, const ProcessGroup& group) {
+  mesh.root_group = mesh.whole_group = group;
+  mesh.members.resize(group.size());
+  std::iota(mesh.members.begin(), mesh.members.end(), 0);
+  int64_t stride = group.size();
+  for (int axis = 0; axis < int(mesh.shape.size()); ++axis) {
+    stride /= mesh.shape[axis];
+    mesh.coordinates.push_back(group.rank() / stride % mesh.shape[axis]);
+    const int axes[] = {axis};
+    mesh.groups.push_back(MeshRegistry::of_this_thread().group(group, partition_of(mesh.shape, axes, group.rank()), mesh.names[axis]));
+  }
+}
+
+bool DeviceMesh::contains_this_rank() const { return impl_->coordinates.size() == impl_->shape.size(); }
+const ProcessGroup& DeviceMesh::outer_group() const { return impl_->outer_group; }
+
+std::vector<int> DeviceMesh::block_of(int rank) const {
+  const Impl& root = impl_->root ? *impl_->root : *impl_;
+  const auto found = std::find(root.world_ranks.begin(), root.world_ranks.end(), rank);
+  if (found == root.world_ranks.end()) return {};
+  if (!impl_->root) return impl_->world_ranks;
+  const Partition partition = partition_of(root.shape, impl_->root_axes, int(found - root.world_ranks.begin()));
+  std::vector<int> ranks;
+  for (int offset : partition.offsets) ranks.push_back(root.world_ranks[partition.first + offset]);
+  return ranks;
 }
 
 int DeviceMesh::num_axes() const { return int(impl_->shape.size()); }
@@ -126,7 +177,10 @@ std::span<const int64_t> DeviceMesh::shape() const { return impl_->shape; }
 std::span<const std::string> DeviceMesh::axis_names() const { return impl_->names; }
 int64_t DeviceMesh::size() const { return int64_t(impl_->members.size()); }
 int64_t DeviceMesh::size(int axis) const { return impl_->shape.at(axis); }
-int64_t DeviceMesh::coordinate(int axis) const { return impl_->coordinates.at(axis); }
+int64_t DeviceMesh::coordinate(int axis) const {
+  check_contains_this_rank();
+  return impl_->coordinates.at(axis);
+}
 std::span<const int> DeviceMesh::ranks() const { return impl_->world_ranks; }
 
 bool DeviceMesh::has_axis(const std::string& name) const {
@@ -152,6 +206,7 @@ DeviceMesh DeviceMesh::slice(std::span<const std::string> axis_names) const {
   if (axes.empty() || !std::is_sorted(axes.begin(), axes.end()) || std::adjacent_find(axes.begin(), axes.end()) != axes.end())
     throw LayoutError(str("mesh slice ", axis_names, " must name axes once and in the mesh's order: ", impl_->names));
   if (int(axes.size()) == num_axes()) return *this;
+  check_contains_this_rank();
   const int here =
       int(std::find(impl_->world_ranks.begin(), impl_->world_ranks.end(), impl_->root_group.ranks()[impl_->root_group.rank()]) -
           impl_->world_ranks.begin());
@@ -159,7 +214,9 @@ DeviceMesh DeviceMesh::slice(std::span<const std::string> axis_names) const {
   auto made = std::make_shared<Impl>();
   made->root = impl_->root ? impl_->root : impl_;
   made->root_group = impl_->root_group;
+  made->outer_group = impl_->outer_group;
   for (int axis : axes) {
+    made->root_axes.push_back(impl_->root ? impl_->root_axes[axis] : axis);
     made->shape.push_back(impl_->shape[axis]);
     made->names.push_back(impl_->names[axis]);
     made->coordinates.push_back(impl_->coordinates[axis]);
@@ -176,6 +233,7 @@ DeviceMesh DeviceMesh::slice(std::span<const std::string> axis_names) const {
 
 DeviceMesh DeviceMesh::flatten(std::span<const std::string> axis_names, const std::string& name) const {
   const auto root = impl_->root ? impl_->root : impl_;
+  check_contains_this_rank();
   const DeviceMesh part = slice(axis_names);
   const int first = axis(axis_names.front());
   if (axis(axis_names.back()) - first + 1 != int(axis_names.size()))
@@ -188,6 +246,8 @@ DeviceMesh DeviceMesh::flatten(std::span<const std::string> axis_names, const st
     throw LayoutError(str("mesh flatten: \"", name, "\" is an axis of the mesh already: ", impl_->names));
   auto made = std::make_shared<Impl>(*part.impl_);
   made->root = root;
+  if (made->root_axes.empty())
+    made->root_axes.resize(size_t(part.num_axes())), std::iota(made->root_axes.begin(), made->root_axes.end(), 0);
   made->shape = {part.size()};
   made->names = {name};
   made->coordinates = {std::find(made->world_ranks.begin(), made->world_ranks.end(), made->root_group.ranks()[made->root_group.rank()]) -
@@ -200,7 +260,12 @@ DeviceMesh DeviceMesh::flatten(std::span<const std::string> axis_names, const st
   return result;
 }
 
+void DeviceMesh::check_contains_this_rank() const {
+  if (!contains_this_rank()) throw LayoutError(str(to_string(), " of ranks ", ranks(), ": this rank is not in it"));
+}
+
 const ProcessGroup& DeviceMesh::group(int axis) const {
+  check_contains_this_rank();
   HYPER_PARALLEL_CHECK(impl_->groups.at(axis), to_string(), " is used after the thread of its rank has ended");
   return impl_->groups[axis];
 }
@@ -211,6 +276,7 @@ const ProcessGroup& DeviceMesh::group(const std::string& axis_name) const {
 
 const ProcessGroup& DeviceMesh::group() const {
   if (num_axes() == 1) return group(0);
+  check_contains_this_rank();
   HYPER_PARALLEL_CHECK(impl_->root_group, to_string(), " is used after the thread of its rank has ended");
   if (!impl_->whole_group) {
     Partition partition{impl_->members, impl_->members.front()};

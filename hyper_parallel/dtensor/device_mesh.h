@@ -4,6 +4,7 @@
 //   DeviceMesh mesh(world.group(), {2, 4}, {"replicate", "fsdp"});   // rank = 4 * replicate + fsdp
 //   mesh["fsdp"].group().all_reduce(x).wait();
 //   DeviceMesh all = mesh.flatten({"replicate", "fsdp"}, "dp");
+//   DeviceMesh last_two(world.group(), std::array{6, 7}, {2}, {"tp"});   // on every rank; on ranks 0-5 it only describes
 //
 // A value handle; equal meshes (same group, ranks, shape, names) compare equal. Sub-groups are made when the mesh is made, in axis order on
 // every rank, and cached per rank: making an equal mesh again costs nothing. Construction, flatten, and the first group() of an n-d slice
@@ -24,7 +25,15 @@ class DeviceMesh {
   DeviceMesh() = default;  // invalid until assigned
   // The product of `shape` must be group.size().
   DeviceMesh(const ProcessGroup& group, std::vector<int64_t> shape, std::vector<std::string> axis_names);
+  // Over some ranks of the group, row-major. Collective over the whole group. On the others contains_this_rank() is false: their shards are
+  // empty, ops on them compute nothing, and group() and coordinate() throw.
+  DeviceMesh(const ProcessGroup& group, std::span<const int> ranks, std::vector<int64_t> shape, std::vector<std::string> axis_names);
 
+  bool contains_this_rank() const;
+  // World ranks of the mesh that holds world rank `rank`: of a slice each rank has its own; empty if none holds it.
+  std::vector<int> block_of(int rank) const;
+  // The group that made the mesh, or the larger one whose ranks it is made of. Meshes with one outer group can exchange tensors.
+  const ProcessGroup& outer_group() const;
   int num_axes() const;
   std::span<const int64_t> shape() const;
   std::span<const std::string> axis_names() const;
@@ -52,6 +61,8 @@ class DeviceMesh {
  private:
   friend class MeshRegistry;  // device_mesh.cpp: interns what a rank's thread makes
   struct Impl;
+  static void join_groups(Impl& mesh, const ProcessGroup& group);
+  void check_contains_this_rank() const;
   std::shared_ptr<const Impl> impl_;
 };
 

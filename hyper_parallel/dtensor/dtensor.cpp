@@ -2,13 +2,13 @@
 #include "hyper_parallel/dtensor/dtensor.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Formatting.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "hyper_parallel/base/error.h"
+#include "hyper_parallel/dtensor/detail/cross_mesh.h"
+#include "hyper_parallel/dtensor/detail/local_shapes.h"
 
 namespace hyper_parallel {
 namespace {
@@ -33,6 +33,9 @@ std::vector<Placement> gradient_placements(const Spec* spec) {
 }
 
 at::Tensor moved(const DTensorImpl& source, const Spec* target) {
+  if (!(source.spec()->mesh() == target->mesh()))
+    return wrap_local(detail::cross_mesh_plan(source.spec(), target).run(source.local()), target);
+  if (!target->mesh().contains_this_rank()) return wrap_local(source.local(), target);
   return wrap_local(redistribute_plan(source.spec(), target).run(source.local()), target);
 }
 
@@ -53,9 +56,15 @@ struct Redistribute : Function<Redistribute> {
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
-    const DTensorImpl& gradient = checked_impl(gradients[0], "redistribute backward");
-    const Spec* target = with_placements(gradient.spec(), gradient_placements(saved_spec(context, "from")));
-    return {target == gradient.spec() ? gradients[0] : moved(gradient, target), at::Tensor()};
+    at::Tensor gradient = gradients[0];
+    const auto spec_of = [&] { return checked_impl(gradient, "redistribute backward").spec(); };
+    const Spec* from = saved_spec(context, "from");
+    if (!(spec_of()->mesh() == from->mesh()) && spec_of()->has_partial())
+      gradient = moved(*dtensor_impl(gradient), with_placements(spec_of(), gradient_placements(spec_of())));
+    const Layout layout(from->mesh(), gradient_placements(from));
+    const Spec* target =
+        spec_of()->layout() == layout ? spec_of() : intern_spec(layout, from->sizes(), spec_of()->dtype(), {}, from->device());
+    return {target == spec_of() ? gradient : moved(*dtensor_impl(gradient), target), at::Tensor()};
   }
 };
 
@@ -183,10 +192,9 @@ DTensor DTensor::redistribute(const std::vector<Placement>& placements) const { 
 
 DTensor DTensor::redistribute(const Layout& layout) const {
   if (layout == this->layout()) return *this;
-  if (!(layout.mesh() == mesh()))
-    throw LayoutError(str("redistribute from ", spec()->to_string(), " to ", layout.to_string(), ": the meshes differ"));
+  if (!(layout.mesh() == mesh()) && is_partial()) return reduce_partial().redistribute(layout);
   const Spec* target = intern_spec(layout, spec()->sizes(), spec()->dtype(), {}, spec()->device());
-  if (target->placements() == spec()->placements()) return *this;
+  if (target->mesh() == mesh() && target->placements() == spec()->placements()) return *this;
   return records(tensor_) ? Redistribute::apply(tensor_, word_of(target)) : moved(*impl(), target);
 }
 
@@ -204,21 +212,20 @@ StateEntry DTensor::state_entry(std::string name) const {
   return entry;
 }
 
-std::string DTensor::to_string() const {
-  std::ostringstream out;
-  out << "DTensor " << spec()->to_string() << ", local:\n" << impl()->local();
-  return out.str();
-}
-
 DTensor from_local(const at::Tensor& local, const Layout& layout, const Shape& sizes) {
   ensure_kernels();
   if (is_dtensor(local)) throw LayoutError("from_local: the local tensor is a DTensor already");
   const Shape global = sizes.empty() ? derived_sizes(local, layout) : sizes;
   const Spec* spec = intern_spec(layout, global, local.scalar_type(), strides_like(local, global), local.device());
+  if (layout.mesh().contains_this_rank() && layout.mesh().outer_group().checks_calls()) detail::check_local_shapes(local, spec);
   if (spec->local_shape() != local.sizes())
     throw LayoutError(hyper_parallel::str("from_local: the local tensor has shape ", local.sizes(), ", but ", spec->to_string(), " needs ",
                                           spec->local_shape(), " here"));
   return records(local) ? FromLocal::apply(local, word_of(spec)) : wrap_local(local.detach(), spec);
+}
+
+DTensor from_uneven_local(const at::Tensor& local, const Layout& layout) {
+  return from_local(local, layout, detail::sizes_from_ranks(local, layout));
 }
 
 DTensor distribute_tensor(const at::Tensor& whole, const Layout& layout, int source) {

@@ -13,6 +13,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <iosfwd>
 #include <optional>
 #include <string>
 
@@ -37,14 +38,17 @@ class DTensor {
   // This rank's shard, sharing memory. Its gradient is taken to lie as the layout says (Partial axes: replicated), or as `gradient_layout`.
   at::Tensor to_local() const;
   at::Tensor to_local(const Layout& gradient_layout) const;
-  // Collective. The same tensor if nothing changes.
+  // Collective. The same tensor if nothing changes. To another mesh (a sub-mesh, a flattened one, other ranks) it is collective over the
+  // meshes' outer group: ranks outside this tensor's mesh call it too, on a tensor that from_local made of an empty one. A slice stands for
+  // all slices of its axes; what they hold is taken to be the same.
   DTensor redistribute(const Layout& layout) const;
   DTensor redistribute(const std::vector<Placement>& placements) const;
   DTensor reduce_partial() const;  // Partial axes become replicated
   at::Tensor full_tensor() const;  // the whole tensor on every rank, plain
 
   StateEntry state_entry(std::string name) const;  // LayoutError while Partial
-  std::string to_string() const;                   // spec and this rank's local values
+  // The Spec, this rank's boxes and a summary of its values (all of them if they are few).
+  std::string to_string() const;
 
  private:
   const DTensorImpl* impl() const;
@@ -53,9 +57,15 @@ class DTensor {
 
 bool is_dtensor(const at::Tensor& tensor);
 
+std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
+
 // `local`: this rank's shard. `sizes` is the global shape; without it every rank must hold a shard of the same shape, and it is derived.
+// In debug mode (HYPER_PARALLEL_DEBUG=collectives) ranks compare; LayoutError names those that disagree.
 // Shares memory with `local`. Backward gives the local gradient under the same layout (Partial sum: the replicated one; average: over n).
 DTensor from_local(const at::Tensor& local, const Layout& layout, const Shape& sizes = {});
+// The same for shards of any sizes: collective, one small all_gather an axis, from which the global shape follows. LayoutError on all ranks
+// unless the sizes are those that the layout gives to each. RaggedShard needs the sizes passed.
+DTensor from_uneven_local(const at::Tensor& local, const Layout& layout);
 // Every rank passes an equal `whole` (differentiable: its gradient is replicated); with `source` rank (of the mesh, >= 0) only that rank's
 // values count and are broadcast first. Fresh memory.
 DTensor distribute_tensor(const at::Tensor& whole, const Layout& layout, int source = -1);

@@ -192,7 +192,9 @@ std::vector<ShardPiece> Spec::pieces(std::span<const int64_t> coordinates) const
 }
 
 const std::vector<ShardPiece>& Spec::pieces() const {
-  std::call_once(pieces_once_, [this] { pieces_ = pieces(own_coordinates(mesh())); });
+  std::call_once(pieces_once_, [this] {
+    if (mesh().contains_this_rank()) pieces_ = pieces(own_coordinates(mesh()));
+  });
   return pieces_;
 }
 
@@ -236,7 +238,7 @@ class SpecTable {
     spec->dtype_ = dtype;
     spec->device_ = device;
     spec->has_partial_ = layout.has_partial();
-    spec->local_shape_ = spec->local_shape(own_coordinates(layout.mesh()));
+    spec->local_shape_ = layout.mesh().contains_this_rank() ? spec->local_shape(own_coordinates(layout.mesh())) : Shape{0};
     DTensorImpl::prepare(*spec, spec->wrapper_);
     return spec;
   }

@@ -58,7 +58,7 @@ class Spec {
   c10::Device device() const { return device_; }
   bool has_partial() const { return has_partial_; }
 
-  const Shape& local_shape() const { return local_shape_; }  // of this rank
+  const Shape& local_shape() const { return local_shape_; }  // of this rank; [0] if the mesh doesn't contain it
   Shape local_shape(std::span<const int64_t> coordinates) const;
   std::vector<ShardPiece> pieces(std::span<const int64_t> coordinates) const;  // disjoint, covering the shard
   const std::vector<ShardPiece>& pieces() const;                               // of this rank; found once

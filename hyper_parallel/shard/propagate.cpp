@@ -401,6 +401,39 @@ std::vector<OpCall> split_lists(const OpCall& call) {
   return calls;
 }
 
+// Of an op on a mesh that this rank is not in: results without data; what it writes to stays as it is.
+void give_empty_results(const Propagation& propagation, const c10::OperatorHandle& op, Stack& stack) {
+  const c10::IValue first = stack[stack.size() - op.schema().arguments().size()];
+  stack.resize(stack.size() - op.schema().arguments().size());
+  size_t next = 0;
+  const auto empty = [&] { return at::empty({0}, at::TensorOptions(propagation.outputs.at(next++)->dtype())); };
+  for (const auto& returned : op.schema().returns()) {
+    if (returned.alias_info() != nullptr && returned.alias_info()->isWrite()) {
+      stack.push_back(first);
+    } else if (returned.type()->kind() == c10::TypeKind::ListType) {
+      c10::List<at::Tensor> list;
+      while (next < propagation.outputs.size()) list.push_back(empty());
+      stack.emplace_back(std::move(list));
+    } else
+      stack.emplace_back(empty());
+  }
+}
+
+void stay_outside(const OpCall& call, Propagation& result) {
+  result.plans.clear();
+  result.write_backs.clear();
+  result.reduce_target = nullptr;
+  result.bytes_sent = 0;
+  result.share_local = false;
+  result.local_call = &give_empty_results;
+  for (const DeferredOutput& about : result.deferred_outputs) {
+    if (about.local_shape || std::find(about.sizes.begin(), about.sizes.end(), -1) != about.sizes.end())
+      call.fail(str("this rank is not in ", call.mesh->to_string(), ", and only the values tell the result's shape"));
+    result.outputs.push_back(intern_spec(Layout(*call.mesh, about.placements), about.sizes, call.tensors[0].dtype));
+  }
+  result.deferred = false;
+}
+
 }  // namespace
 
 bool writes_to(const c10::Argument& argument) {
@@ -466,6 +499,7 @@ Propagation propagate(const c10::OperatorHandle& op, const OpRow& row, std::span
     for (const OpCall& one : calls) propagate_group(row, one, facts, result);
   } else
     propagate_group(row, call, facts, result);
+  if (call.mesh != nullptr && !call.mesh->contains_this_rank()) stay_outside(call, result);
   if (!result.outputs.empty()) result.out = result.outputs[0];
   result.simple = result.plans.empty() && result.local_call == nullptr && result.reduce_target == nullptr && !result.deferred;
   return result;

@@ -164,7 +164,7 @@ TEST(DTensor, BadInputIsNamed) {
   EXPECT_THAT(message_of<LayoutError>([&] { from_local(at::arange(3), Layout(mesh, {partial()})).state_entry("w"); }),
               HasSubstr("w: a Partial tensor has no state"));
   const DTensor x = from_local(at::arange(3), Layout(mesh)("tp"));
-  EXPECT_THAT(x.to_string(), HasSubstr("DTensor Long [3] on DeviceMesh(tp=1) [S(0)], local:"));
+  EXPECT_THAT(x.to_string(), HasSubstr("DTensor Long [3] on DeviceMesh(tp=1) [S(0)]\n  this rank holds [0:3]\n  3 values: min "));
   EXPECT_THROW(x.tensor().data_ptr(), std::exception);
 }
 

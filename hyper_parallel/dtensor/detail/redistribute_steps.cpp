@@ -157,12 +157,6 @@ bool provides(const Spec* from, std::span<const int64_t> source, std::span<const
   return true;
 }
 
-at::Tensor block_of(const at::Tensor& contiguous_local, const ShardPiece& piece, const Box& box) {
-  int64_t offset = piece.offset + contiguous_local.storage_offset();
-  for (size_t dim = 0; dim < box.sizes.size(); ++dim) offset += (box.offsets[dim] - piece.box.offsets[dim]) * piece.strides[dim];
-  return contiguous_local.as_strided(box.sizes, piece.strides, offset);
-}
-
 // Calls visit(piece of `from` at source, piece of `to` at target, shared box) in an order that both sides derive alike.
 template <class Visit>
 void for_each_shared_box(const Spec* from, std::span<const int64_t> source, const Spec* to, std::span<const int64_t> target,
@@ -280,6 +274,12 @@ void reduce_together(Uses uses, const ProcessGroup& group, bool scatter) {
 }
 
 }  // namespace
+
+at::Tensor block_of(const at::Tensor& contiguous_local, const ShardPiece& piece, const Box& box) {
+  int64_t offset = piece.offset + contiguous_local.storage_offset();
+  for (size_t dim = 0; dim < box.sizes.size(); ++dim) offset += (box.offsets[dim] - piece.box.offsets[dim]) * piece.strides[dim];
+  return contiguous_local.as_strided(box.sizes, piece.strides, offset);
+}
 
 void run_steps_together(std::span<StepUse* const> uses) {
   using Kind = RedistributeStep::Kind;
